@@ -1,0 +1,21 @@
+"""Building StableHLO; knows no ATen. Lowerings import this as `from torch_tpu import hlo`.
+
+`core` holds values, blocks and functions; `types` the element types; `arith`, `shape` and `compute` one function an
+operation. Read `core.py` first. Only `ops` and what lies above it may import this package.
+"""
+
+from torch_tpu.hlo.arith import *  # noqa: F403
+from torch_tpu.hlo.compute import *  # noqa: F403
+from torch_tpu.hlo.core import Function, Number, Value, current, emit, emit_many, region  # noqa: F401
+from torch_tpu.hlo.shape import *  # noqa: F403
+from torch_tpu.hlo.types import (  # noqa: F401
+    NAMES,
+    bits_dtype,
+    complex_dtype,
+    compute_dtype,
+    element_name,
+    is_integer,
+    is_unsigned,
+    real_dtype,
+    tensor_type,
+)

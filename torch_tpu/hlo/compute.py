@@ -1,0 +1,413 @@
+"""Operations with regions or contractions: reductions, windows, sorts, loops, dots, convolutions, calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from torch_tpu.hlo.arith import add, bitwise_and, bitwise_or, compare, maximum, minimum, multiply, scalar
+from torch_tpu.hlo.core import Number, Value, as_list, emit, emit_many, region
+from torch_tpu.hlo.shape import _ints, i64_array
+from torch_tpu.hlo.types import tensor_type
+
+Body = Callable[..., Value | Sequence[Value]]
+
+
+def reduce(
+    values: Value | Sequence[Value],
+    init: Value | Number | Sequence[Value | Number],
+    body: Body,
+    dims: Sequence[int],
+    keep_dim: bool = False,
+) -> Value | list[Value]:
+    """Folds dimensions. With one value: body(a, b) -> c. With k values: body(a1..ak, b1..bk) -> k values.
+
+    Returns what it was given: a value for a value, a list for a sequence.
+    """
+    single = isinstance(values, Value)
+    inputs = as_list(values)
+    starts = [init] if single else list(init)  # type: ignore[arg-type]
+    inits = [
+        start if isinstance(start, Value) else scalar(start, value.dtype)  # type: ignore[arg-type]
+        for start, value in zip(starts, inputs, strict=True)
+    ]
+    dropped = sorted({dim % inputs[0].ndim for dim in dims})
+    shape = [size for dim, size in enumerate(inputs[0].shape) if dim not in dropped]
+    elements = [Value("", (), value.dtype) for value in inputs]
+    text, _ = region([*elements, *elements], body)
+    operands = ", ".join(value.name for value in [*inputs, *inits])
+    signature = ", ".join(value.type for value in [*inputs, *inits])
+    results = [(shape, value.dtype) for value in inputs]
+    result_types = ", ".join(tensor_type(tuple(shape), dtype) for shape, dtype in results)
+    outputs = emit_many(
+        f'"stablehlo.reduce"({operands}) <{{dimensions = {i64_array(dropped)}}}> ({text}) : '
+        f"({signature}) -> ({result_types})",
+        results,
+    )
+    if keep_dim:
+        from torch_tpu.hlo.shape import expand_dims
+
+        outputs = [expand_dims(value, dropped) for value in outputs]
+    return outputs[0] if single else outputs
+
+
+def lowest(dtype: torch.dtype) -> Number:
+    """The neutral element of maximum."""
+    if dtype is torch.bool:
+        return False
+    return float("-inf") if dtype.is_floating_point else torch.iinfo(dtype).min
+
+
+def highest(dtype: torch.dtype) -> Number:
+    """The neutral element of minimum."""
+    if dtype is torch.bool:
+        return True
+    return float("inf") if dtype.is_floating_point else torch.iinfo(dtype).max
+
+
+def reduce_sum(x: Value, dims: Sequence[int], keep_dim: bool = False) -> Value:
+    return reduce(x, 0, add, dims, keep_dim)  # type: ignore[return-value]
+
+
+def reduce_prod(x: Value, dims: Sequence[int], keep_dim: bool = False) -> Value:
+    return reduce(x, 1, multiply, dims, keep_dim)  # type: ignore[return-value]
+
+
+def reduce_max(x: Value, dims: Sequence[int], keep_dim: bool = False) -> Value:
+    return reduce(x, lowest(x.dtype), maximum, dims, keep_dim)  # type: ignore[return-value]
+
+
+def reduce_min(x: Value, dims: Sequence[int], keep_dim: bool = False) -> Value:
+    return reduce(x, highest(x.dtype), minimum, dims, keep_dim)  # type: ignore[return-value]
+
+
+def reduce_and(x: Value, dims: Sequence[int], keep_dim: bool = False) -> Value:
+    return reduce(x, True, bitwise_and, dims, keep_dim)  # type: ignore[return-value]
+
+
+def reduce_or(x: Value, dims: Sequence[int], keep_dim: bool = False) -> Value:
+    return reduce(x, False, bitwise_or, dims, keep_dim)  # type: ignore[return-value]
+
+
+def reduce_window(
+    values: Value | Sequence[Value],
+    init: Value | Number | Sequence[Value | Number],
+    body: Body,
+    *,
+    window: Sequence[int],
+    stride: Sequence[int] | None = None,
+    padding: Sequence[tuple[int, int]] | None = None,
+    base_dilation: Sequence[int] | None = None,
+    window_dilation: Sequence[int] | None = None,
+) -> Value | list[Value]:
+    """A reduction over sliding windows; every sequence has one entry a dimension. See `reduce` for values and body."""
+    single = isinstance(values, Value)
+    inputs = as_list(values)
+    starts = [init] if single else list(init)  # type: ignore[arg-type]
+    inits = [
+        start if isinstance(start, Value) else scalar(start, value.dtype)  # type: ignore[arg-type]
+        for start, value in zip(starts, inputs, strict=True)
+    ]
+    rank = inputs[0].ndim
+    ones = (1,) * rank
+    stride, base, dilation = stride or ones, base_dilation or ones, window_dilation or ones
+    padding = padding or ((0, 0),) * rank
+    shape = []
+    for dim in range(rank):
+        size = inputs[0].shape[dim]
+        dilated = (size - 1) * base[dim] + 1 if size else 0
+        reach = (window[dim] - 1) * dilation[dim] + 1
+        room = dilated + padding[dim][0] + padding[dim][1] - reach
+        shape.append(room // stride[dim] + 1 if room >= 0 else 0)
+    elements = [Value("", (), value.dtype) for value in inputs]
+    text, _ = region([*elements, *elements], body)
+    operands = ", ".join(value.name for value in [*inputs, *inits])
+    signature = ", ".join(value.type for value in [*inputs, *inits])
+    results = [(shape, value.dtype) for value in inputs]
+    result_types = ", ".join(tensor_type(tuple(shape), dtype) for shape, dtype in results)
+    pads = "[" + ", ".join(f"[{low}, {high}]" for low, high in padding) + "]"
+    outputs = emit_many(
+        f'"stablehlo.reduce_window"({operands}) <{{window_dimensions = {i64_array(window)}, '
+        f"window_strides = {i64_array(stride)}, base_dilations = {i64_array(base)}, "
+        f"window_dilations = {i64_array(dilation)}, padding = dense<{pads}> : tensor<{rank}x2xi64>}}> "
+        f"({text}) : ({signature}) -> ({result_types})",
+        results,
+    )
+    return outputs[0] if single else outputs
+
+
+def select_and_scatter(
+    x: Value,
+    source: Value,
+    init: Value | Number,
+    *,
+    choose: Callable[[Value, Value], Value],
+    combine: Callable[[Value, Value], Value],
+    window: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+) -> Value:
+    """The gradient of a pooling: scatters each source element to the place its window chose."""
+    init = init if isinstance(init, Value) else scalar(init, x.dtype)
+    element = Value("", (), x.dtype)
+    choosing, _ = region([element, element], choose)
+    combining, _ = region([element, element], combine)
+    pads = "[" + ", ".join(f"[{low}, {high}]" for low, high in padding) + "]"
+    return emit(
+        f'"stablehlo.select_and_scatter"({x.name}, {source.name}, {init.name}) <{{'
+        f"window_dimensions = {i64_array(window)}, window_strides = {i64_array(stride)}, "
+        f"padding = dense<{pads}> : tensor<{x.ndim}x2xi64>}}> ({choosing}, {combining}) : "
+        f"({x.type}, {source.type}, {init.type}) -> {x.type}",
+        x.shape,
+        x.dtype,
+    )
+
+
+def sort(
+    values: Sequence[Value], dim: int, before: Callable[..., Value] | None = None, stable: bool = True
+) -> list[Value]:
+    """Sorts several values together along a dimension.
+
+    `before(a1, b1, a2, b2, ...)` is true where element a goes before element b; ascending by the first if None.
+    """
+    dim %= values[0].ndim
+    parameters = [Value("", (), value.dtype) for value in values for _ in range(2)]
+    text, _ = region(parameters, before or (lambda a, b, *rest: compare("LT", a, b)))
+    operands = ", ".join(value.name for value in values)
+    signature = ", ".join(value.type for value in values)
+    return emit_many(
+        f'"stablehlo.sort"({operands}) <{{dimension = {dim} : i64, is_stable = {str(stable).lower()}}}> '
+        f"({text}) : ({signature}) -> ({signature})",
+        [(value.shape, value.dtype) for value in values],
+    )
+
+
+def top_k(x: Value, k: int) -> tuple[Value, Value]:
+    """The k largest of the last dimension, descending, and their int32 indices."""
+    shape = (*x.shape[:-1], k)
+    values, indices = emit_many(
+        f"chlo.top_k({x.name}, k = {k}) : {x.type} -> "
+        f"({tensor_type(shape, x.dtype)}, {tensor_type(shape, torch.int32)})",
+        [(shape, x.dtype), (shape, torch.int32)],
+    )
+    return values, indices
+
+
+def while_loop(
+    init: Sequence[Value], condition: Callable[..., Value], body: Callable[..., Sequence[Value]]
+) -> list[Value]:
+    """Repeats body while the condition (a scalar bool) holds; both take the state, body returns the next one."""
+    test, _ = region(init, condition)
+    step, results = region(init, body)
+    assert [(r.shape, r.dtype) for r in results] == [(v.shape, v.dtype) for v in init], "a loop keeps its types"
+    operands = ", ".join(value.name for value in init)
+    signature = ", ".join(value.type for value in init)
+    return emit_many(
+        f'"stablehlo.while"({operands}) ({test}, {step}) : ({signature}) -> ({signature})',
+        [(value.shape, value.dtype) for value in init],
+    )
+
+
+def fori_loop(
+    count: Value | int, init: Sequence[Value], body: Callable[..., Sequence[Value]]
+) -> list[Value]:
+    """body(index, *state) -> state, for index (a scalar int32) 0, 1, ... count - 1."""
+    limit = count if isinstance(count, Value) else scalar(count, torch.int32)
+
+    def step(index: Value, *state: Value) -> list[Value]:
+        return [add(index, 1), *body(index, *state)]
+
+    start = scalar(0, torch.int32)
+    return while_loop([start, *init], lambda index, *_: compare("LT", index, limit), step)[1:]
+
+
+def conditional(predicate: Value, then: Callable[[], Body], otherwise: Callable[[], Body]) -> list[Value]:
+    """Runs one of two branches (called without arguments, they use outer values) by a scalar bool."""
+    yes, results = region([], then)
+    no, others = region([], otherwise)
+    assert [(r.shape, r.dtype) for r in results] == [(r.shape, r.dtype) for r in others], "branches differ in type"
+    return emit_many(
+        f'"stablehlo.if"({predicate.name}) ({yes}, {no}) : ({predicate.type}) -> '
+        f"({', '.join(value.type for value in results)})",
+        [(value.shape, value.dtype) for value in results],
+    )
+
+
+PRECISION = "DEFAULT"
+"""Of dots and convolutions: DEFAULT, HIGH or HIGHEST. Set by `precision` in settings through `use_precision`."""
+
+
+def use_precision(name: str) -> None:
+    global PRECISION
+    PRECISION = name
+
+
+def dot_general(
+    x: Value,
+    y: Value,
+    *,
+    contract: tuple[Sequence[int], Sequence[int]],
+    batch: tuple[Sequence[int], Sequence[int]] = ((), ()),
+    dtype: torch.dtype | None = None,
+) -> Value:
+    """Contracts dimensions: the result is batch + free dimensions of x + free dimensions of y, in dtype (x's)."""
+    dtype = dtype or x.dtype
+    taken = [{*contract[side], *batch[side]} for side in (0, 1)]
+    shape = [x.shape[dim] for dim in batch[0]]
+    shape += [size for dim, size in enumerate(x.shape) if dim not in taken[0]]
+    shape += [size for dim, size in enumerate(y.shape) if dim not in taken[1]]
+    batching = f"batching_dims = [{_ints(batch[0])}] x [{_ints(batch[1])}], " if batch[0] else ""
+    return emit(
+        f"stablehlo.dot_general {x.name}, {y.name}, {batching}"
+        f"contracting_dims = [{_ints(contract[0])}] x [{_ints(contract[1])}], "
+        f"precision = [{PRECISION}, {PRECISION}] : "
+        f"({x.type}, {y.type}) -> {tensor_type(tuple(shape), dtype)}",
+        shape,
+        dtype,
+    )
+
+
+def convolution(
+    x: Value,
+    kernel: Value,
+    *,
+    stride: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    lhs_dilation: Sequence[int] | None = None,
+    rhs_dilation: Sequence[int] | None = None,
+    groups: int = 1,
+    batch_groups: int = 1,
+    lhs_spec: str | None = None,
+    rhs_spec: str | None = None,
+    out_spec: str | None = None,
+    reverse: Sequence[bool] | None = None,
+    dtype: torch.dtype | None = None,
+) -> Value:
+    """A convolution. Specs are StableHLO's dimension labels, by default "bf01", "oi01", "bf01" (NCHW, OIHW, NCHW)."""
+    rank = x.ndim - 2
+    spatial = "".join(map(str, range(rank)))
+    lhs_spec, rhs_spec = lhs_spec or f"bf{spatial}", rhs_spec or f"oi{spatial}"
+    out_spec, dtype = out_spec or f"bf{spatial}", dtype or x.dtype
+    left, right = tuple(lhs_dilation or (1,) * rank), tuple(rhs_dilation or (1,) * rank)
+    sizes: dict[str, int] = {}
+    sizes["b"] = x.shape[lhs_spec.index("b")] // batch_groups
+    sizes["f"] = kernel.shape[rhs_spec.index("o")]
+    for dim in range(rank):
+        size, width = x.shape[lhs_spec.index(str(dim))], kernel.shape[rhs_spec.index(str(dim))]
+        dilated = (size - 1) * left[dim] + 1 if size else 0
+        reach = (width - 1) * right[dim] + 1 if width else 0
+        room = dilated + sum(padding[dim]) - reach
+        sizes[str(dim)] = room // stride[dim] + 1 if room >= 0 else 0
+    shape = tuple(sizes[label] for label in out_spec)
+
+    def labels(spec: str) -> str:
+        return "[" + ", ".join(spec) + "]"
+
+    pads = "[" + ", ".join(f"[{low}, {high}]" for low, high in padding) + "]"
+    flips = "[" + ", ".join(str(flip).lower() for flip in reverse or (False,) * rank) + "]"
+    return emit(
+        f"stablehlo.convolution({x.name}, {kernel.name}) dim_numbers = "
+        f"{labels(lhs_spec)}x{labels(rhs_spec)}->{labels(out_spec)}, "
+        f"window = {{stride = [{_ints(stride)}], pad = {pads}, lhs_dilate = [{_ints(left)}], "
+        f"rhs_dilate = [{_ints(right)}], reverse = {flips}}} "
+        f"{{batch_group_count = {batch_groups} : i64, feature_group_count = {groups} : i64, "
+        f"precision_config = [#stablehlo<precision {PRECISION}>, #stablehlo<precision {PRECISION}>]}} : "
+        f"({x.type}, {kernel.type}) -> {tensor_type(shape, dtype)}",
+        shape,
+        dtype,
+    )
+
+
+def fft(x: Value, kind: str, lengths: Sequence[int]) -> Value:
+    """kind is FFT, IFFT, RFFT or IRFFT over the last len(lengths) dimensions; inverse ones are normalized by XLA."""
+    shape, dtype = list(x.shape), x.dtype
+    if kind == "RFFT":
+        shape[-1], dtype = lengths[-1] // 2 + 1, torch.complex64 if dtype is torch.float32 else torch.complex128
+    elif kind == "IRFFT":
+        shape[-1], dtype = lengths[-1], torch.float32 if dtype is torch.complex64 else torch.float64
+    return emit(
+        f"stablehlo.fft {x.name}, type = {kind}, length = [{_ints(lengths)}] : "
+        f"({x.type}) -> {tensor_type(tuple(shape), dtype)}",
+        shape,
+        dtype,
+    )
+
+
+def cholesky(x: Value, lower: bool = True) -> Value:
+    return emit(f"stablehlo.cholesky {x.name}, lower = {str(lower).lower()} : {x.type}", x.shape, x.dtype)
+
+
+def triangular_solve(
+    a: Value, b: Value, *, left: bool = True, lower: bool = True, unit: bool = False, transpose: str = "NO_TRANSPOSE"
+) -> Value:
+    """Solves op(a) x = b, or x op(a) = b; transpose is NO_TRANSPOSE, TRANSPOSE or ADJOINT."""
+    return emit(
+        f'"stablehlo.triangular_solve"({a.name}, {b.name}) <{{left_side = {str(left).lower()}, '
+        f"lower = {str(lower).lower()}, unit_diagonal = {str(unit).lower()}, "
+        f"transpose_a = #stablehlo<transpose {transpose}>}}> : ({a.type}, {b.type}) -> {b.type}",
+        b.shape,
+        b.dtype,
+    )
+
+
+def rng_bits(state: Value, shape: Sequence[int], dtype: torch.dtype, algorithm: str = "THREE_FRY") -> Value:
+    """Random bits of an unsigned dtype from a state (ui64[2] for THREE_FRY, ui64[2] or [3] for PHILOX)."""
+    _, bits = emit_many(
+        f"stablehlo.rng_bit_generator {state.name}, algorithm = {algorithm} : "
+        f"({state.type}) -> ({state.type}, {tensor_type(tuple(shape), dtype)})",
+        [(state.shape, state.dtype), (shape, dtype)],
+    )
+    return bits
+
+
+def custom_call(
+    target: str,
+    operands: Sequence[Value],
+    results: Sequence[tuple[Sequence[int], torch.dtype]],
+    *,
+    config: str = "",
+    api_version: int = 4,
+    operand_layouts: Sequence[Sequence[int]] | None = None,
+    result_layouts: Sequence[Sequence[int]] | None = None,
+    output_operand_aliases: Sequence[tuple[int, int]] = (),
+) -> list[Value]:
+    """A call of a registered function. `config` is MLIR text: a dictionary (`{a = 1 : i8}`) for api_version 4.
+
+    Layouts are minor-to-major dimension lists. `output_operand_aliases` pairs (result, operand) share memory.
+    """
+    fields = [f'call_target_name = "{target}"', f"api_version = {api_version} : i32"]
+    if config:
+        fields.append(f"backend_config = {config}")
+    for name, layouts in (("operand_layouts", operand_layouts), ("result_layouts", result_layouts)):
+        if layouts is not None:
+            parts = [f"dense<[{_ints(order)}]> : tensor<{len(order)}xindex>" if order else "dense<> : tensor<0xindex>"
+                     for order in layouts]
+            fields.append(f"{name} = [{', '.join(parts)}]")
+    if output_operand_aliases:
+        place = "" if len(results) == 1 else "{}"
+        aliases = ", ".join(
+            f"#stablehlo.output_operand_alias<output_tuple_indices = [{place and result}], "
+            f"operand_index = {operand}, operand_tuple_indices = []>"
+            for result, operand in output_operand_aliases
+        )
+        fields.append(f"output_operand_aliases = [{aliases}]")
+    names = ", ".join(value.name for value in operands)
+    signature = ", ".join(value.type for value in operands)
+    result_types = ", ".join(tensor_type(tuple(shape), dtype) for shape, dtype in results)
+    return emit_many(
+        f'"stablehlo.custom_call"({names}) <{{{", ".join(fields)}}}> : ({signature}) -> ({result_types})', results
+    )
+
+
+def optimization_barrier(values: Sequence[Value]) -> list[Value]:
+    """Identity that nothing is fused or moved across."""
+    names = ", ".join(value.name for value in values)
+    signature = ", ".join(value.type for value in values)
+    if len(values) == 1:
+        return [emit(f"stablehlo.optimization_barrier {names} : {signature}", values[0].shape, values[0].dtype)]
+    return emit_many(
+        f"stablehlo.optimization_barrier {names} : {signature}", [(value.shape, value.dtype) for value in values]
+    )
+
+

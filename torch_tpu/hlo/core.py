@@ -1,0 +1,204 @@
+"""Values, blocks and functions: the smallest part of StableHLO's builder.
+
+A `Value` is an SSA value of a function under construction. Functions are written as text, which is ten times
+faster to build than objects and is what people read. `emit` appends one operation to the innermost open block of
+the innermost open function of this thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from typing import Any, Iterator, overload
+
+import torch
+
+from torch_tpu.hlo import types
+
+Number = bool | int | float | complex
+
+
+class Value:
+    """An SSA value: a name, a shape and a dtype.
+
+    `weak` marks what came from a Python number: it takes part in type promotion as PyTorch's wrapped numbers do.
+    Python's arithmetic operators work and broadcast (see `hlo.add` and the others); comparisons are functions.
+    """
+
+    __slots__ = ("name", "shape", "dtype", "weak")
+
+    def __init__(self, name: str, shape: Sequence[int], dtype: torch.dtype, weak: bool = False):
+        self.name = name
+        self.shape = tuple(shape)
+        self.dtype = dtype
+        self.weak = weak
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def numel(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def type(self) -> str:
+        return types.tensor_type(self.shape, self.dtype)
+
+    def __repr__(self) -> str:
+        return f"Value({self.name}: {self.type})"
+
+    # The operators are set in hlo/arith.py, where the functions they stand for live.
+    __add__: Callable[[Value, Any], Value]
+    __radd__: Callable[[Value, Any], Value]
+    __sub__: Callable[[Value, Any], Value]
+    __rsub__: Callable[[Value, Any], Value]
+    __mul__: Callable[[Value, Any], Value]
+    __rmul__: Callable[[Value, Any], Value]
+    __truediv__: Callable[[Value, Any], Value]
+    __rtruediv__: Callable[[Value, Any], Value]
+    __neg__: Callable[[Value], Value]
+    __and__: Callable[[Value, Any], Value]
+    __or__: Callable[[Value, Any], Value]
+    __xor__: Callable[[Value, Any], Value]
+    __invert__: Callable[[Value], Value]
+
+
+class Block:
+    """Lines of text, and the constants already written in it (so that each is written once)."""
+
+    __slots__ = ("lines", "constants")
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.constants: dict[Any, Value] = {}
+
+
+class Function:
+    """A function under construction: `with Function(...) as f:` makes it the target of `emit`."""
+
+    def __init__(self, name: str = "main"):
+        self.name = name
+        self.arguments: list[Value] = []
+        self.attributes: list[str] = []
+        self.blocks = [Block()]
+        self.num_values = 0
+
+    def argument(self, shape: Sequence[int], dtype: torch.dtype, weak: bool = False) -> Value:
+        value = Value(f"%arg{len(self.arguments)}", shape, dtype, weak)
+        self.arguments.append(value)
+        self.attributes.append("")
+        return value
+
+    def alias(self, argument: int, output: int) -> None:
+        """Donates an argument's memory to an output."""
+        self.attributes[argument] = f" {{tf.aliasing_output = {output} : i32}}"
+
+    def fresh(self) -> str:
+        self.num_values += 1
+        return f"%{self.num_values}"
+
+    def __enter__(self) -> Function:
+        _open_functions().append(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        _open_functions().pop()
+
+    def module(self, results: Sequence[Value]) -> str:
+        """The finished module's text."""
+        arguments = ", ".join(
+            f"{value.name}: {value.type}{attribute}"
+            for value, attribute in zip(self.arguments, self.attributes, strict=True)
+        )
+        result_types = ", ".join(value.type for value in results)
+        lines = "\n".join(self.blocks[0].lines)
+        return (
+            f"module @{self.name} {{\nfunc.func public @main({arguments}) -> ({result_types}) {{\n{lines}\n"
+            f"return {', '.join(value.name for value in results)}{' : ' if results else ''}{result_types}\n}}\n}}\n"
+        )
+
+
+_state = threading.local()
+
+
+def _open_functions() -> list[Function]:
+    try:
+        return _state.functions
+    except AttributeError:
+        _state.functions = []
+        return _state.functions
+
+
+def current() -> Function:
+    """The function that `emit` writes to."""
+    functions = _open_functions()
+    if not functions:
+        raise RuntimeError("no hlo.Function is open in this thread; use `with hlo.Function():`")
+    return functions[-1]
+
+
+def block() -> Block:
+    return current().blocks[-1]
+
+
+def emit(operation: str, shape: Sequence[int], dtype: torch.dtype) -> Value:
+    """Appends `%n = operation` and returns the value; the operation's text includes its type signature."""
+    function = current()
+    value = Value(function.fresh(), shape, dtype)
+    function.blocks[-1].lines.append(f"{value.name} = {operation}")
+    return value
+
+
+def emit_many(operation: str, results: Sequence[tuple[Sequence[int], torch.dtype]]) -> list[Value]:
+    """As `emit`, for an operation with any number of results."""
+    function = current()
+    if not results:
+        function.blocks[-1].lines.append(operation)
+        return []
+    name = function.fresh()
+    function.blocks[-1].lines.append(f"{name}:{len(results)} = {operation}")
+    return [Value(f"{name}#{index}", shape, dtype) for index, (shape, dtype) in enumerate(results)]
+
+
+@contextmanager
+def open_block() -> Iterator[Block]:
+    """Collects what is emitted inside into a block of its own, for `region`."""
+    function = current()
+    function.blocks.append(Block())
+    try:
+        yield function.blocks[-1]
+    finally:
+        function.blocks.pop()
+
+
+def region(parameters: Sequence[Value], body: Callable[..., Value | Sequence[Value]]) -> tuple[str, list[Value]]:
+    """The text of a region with one block, and what it returns. Outer values can be used inside.
+
+    Args:
+        parameters: what the block's arguments look like (only shape and dtype are used).
+        body: called with the block's arguments, returns the values that the block returns.
+    """
+    function = current()
+    arguments = [Value(f"%b{function.fresh()[1:]}", value.shape, value.dtype) for value in parameters]
+    with open_block() as inner:
+        returned = body(*arguments)
+        results = [returned] if isinstance(returned, Value) else list(returned)
+        names = ", ".join(value.name for value in results)
+        signature = ", ".join(value.type for value in results)
+        inner.lines.append(f"stablehlo.return {names}{' : ' if results else ''}{signature}")
+    header = ", ".join(f"{value.name}: {value.type}" for value in arguments)
+    label = f"^bb0({header}):\n" if arguments else ""
+    return "{\n" + label + "\n".join(inner.lines) + "\n}", results
+
+
+@overload
+def as_list(value: Value) -> list[Value]: ...
+@overload
+def as_list(value: Sequence[Value]) -> list[Value]: ...
+def as_list(value: Value | Sequence[Value]) -> list[Value]:
+    return [value] if isinstance(value, Value) else list(value)

@@ -1,0 +1,45 @@
+"""ATen -> StableHLO, one file per operator family. Pure: knows no tensors and no runtime.
+
+`registry.py` says what a lowering is; read it first, then `elementwise.py` for the table style. `load()` imports all
+families; it is called at the first use of the device, not at import.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+FAMILIES: tuple[str, ...] = (
+    "elementwise",
+    "activation",
+    "loss",
+    "special",
+    "complex",
+    "creation",
+    "random",
+    "movement",
+    "indexing",
+    "scatter",
+    "embedding",
+    "reduction",
+    "scan",
+    "sorting",
+    "matmul",
+    "convolution",
+    "pooling",
+    "resize",
+    "normalization",
+    "attention",
+    "linalg",
+    "fft",
+    "foreach",
+)
+
+
+def load() -> None:
+    """Registers every lowering."""
+    for family in FAMILIES:
+        try:
+            importlib.import_module(f"torch_tpu.ops.{family}")
+        except ModuleNotFoundError as error:  # until every family is written
+            if error.name != f"torch_tpu.ops.{family}":
+                raise

@@ -1,0 +1,225 @@
+"""Declaring and finding lowerings.
+
+A lowering is a pure function `(ctx, *values, **attributes) -> Value | sequence of Values` that writes StableHLO for
+one functional ATen overload. In-place, `out=`, view and foreach forms are derived from it (see `ops/schema.py`), and
+every mode of execution calls it.
+
+What it is called with: the overload's arguments in schema order and keyword-only ones by name, as far as given;
+  tensors are Values (logical shape: views are already applied), lists of tensors are lists, None stays None;
+  `Scalar` arguments are weak 0-d Values, so that one program serves all their values, unless named in `static`;
+  `float` arguments are Python numbers, unless named in `data`; ints, bools, strings and dtypes are Python's;
+  layout, device, pin_memory, memory_format, generator and out arguments are never passed;
+  an argument equal to its default is not passed, so the function's own defaults must be the schema's.
+What it returns is cast to the dtypes of `ctx.outs`; the shapes must agree with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+import torch
+
+from torch_tpu import hlo
+from torch_tpu._registry import Registry
+from torch_tpu.hlo import Value
+
+
+class Spec(NamedTuple):
+    """Shape and dtype of a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class Promote(Enum):
+    """What happens to the tensors and scalars of a call before the lowering sees them."""
+
+    NONE = "as they are"
+    RESULT = "converted to the dtype the result is computed in (float32 for bfloat16 and float16)"
+    COMMON = "converted to PyTorch's result_type of the inputs, as comparisons need it"
+
+
+NONE, RESULT, COMMON = Promote.NONE, Promote.RESULT, Promote.COMMON
+
+
+@dataclass(slots=True)
+class Context:
+    """What a lowering may want to know besides its arguments."""
+
+    op: str
+    """For example "aten::add.Tensor"."""
+    outs: tuple[Spec, ...] = ()
+    """The results, as PyTorch's meta kernel says; empty where it has none."""
+    platform: str = "cpu"
+    """"cpu", "tpu" or "cuda"."""
+    rng: Value | None = None
+    """ui64[2]: seed and offset, for lowerings declared `random`."""
+
+    @property
+    def out(self) -> Spec:
+        return self.outs[0]
+
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Lowering:
+    """One lowering and the facts about it."""
+
+    op: str
+    function: Function
+    promote: Promote = NONE
+    static: frozenset[str] = frozenset()
+    """Scalar arguments that are constants of the program."""
+    static_integral: frozenset[str] = frozenset()
+    """Scalar arguments that are constants when they are whole numbers or 0.5 (an exponent, say), else data."""
+    data: frozenset[str] = frozenset()
+    """`float` arguments that are operands of the program."""
+    random: bool = False
+    """Takes random numbers from ctx.rng."""
+    dynamic: bool = False
+    """The number of rows depends on the data: returns its results padded to a bound along dimension 0 and, last, a
+    0-d int64 Value with the number of rows that are real. `ctx.outs` is empty."""
+    platforms: frozenset[str] = field(default_factory=lambda: frozenset({"cpu", "tpu", "cuda"}))
+
+
+LOWERINGS: Registry[str, Lowering] = Registry("lowering")
+
+
+def lowering(
+    *ops: str,
+    promote: Promote = NONE,
+    static: Sequence[str] = (),
+    static_integral: Sequence[str] = (),
+    data: Sequence[str] = (),
+    random: bool = False,
+    dynamic: bool = False,
+    platforms: Sequence[str] = ("cpu", "tpu", "cuda"),
+) -> Callable[[Function], Function]:
+    """Registers a function as the lowering of functional overloads: "add.Tensor", or "relu" for its default.
+
+    Raises:
+        ValueError: an overload that ATen does not have, that writes an argument, or that has a lowering already.
+    """
+
+    def register(function: Function) -> Function:
+        for name in ops:
+            overload = resolve(name)
+            if overload._schema.is_mutable:
+                raise ValueError(f"{name} writes to an argument; declare its functional form and let it be derived")
+            key = overload_name(overload)
+            LOWERINGS[key] = Lowering(
+                key,
+                function,
+                promote,
+                frozenset(static),
+                frozenset(static_integral),
+                frozenset(data),
+                random,
+                dynamic,
+                frozenset(platforms),
+            )
+        return function
+
+    return register
+
+
+def resolve(name: str) -> torch._ops.OpOverload:
+    """"add.Tensor" -> torch.ops.aten.add.Tensor; a name with a namespace ("prims::x") is taken as it is."""
+    namespace, _, rest = name.rpartition("::")
+    packet, _, overload = rest.partition(".")
+    try:
+        return getattr(getattr(getattr(torch.ops, namespace or "aten"), packet), overload or "default")
+    except AttributeError:
+        raise ValueError(f"PyTorch {torch.__version__} has no operator {name!r}") from None
+
+
+def overload_name(op: torch._ops.OpOverload) -> str:
+    """"aten::add.Tensor"; the default overload has no suffix: "aten::relu"."""
+    return op._schema.name + (f".{op._schema.overload_name}" if op._schema.overload_name else "")
+
+
+def result_dtype(values: Sequence[Value]) -> torch.dtype:
+    """torch.result_type for values: tensors with dimensions before 0-d ones before Python numbers."""
+    ranked: list[tuple[int, torch.dtype]] = []
+    for value in values:
+        dtype = value.dtype
+        if value.weak:  # a Python number only says which kind it is
+            default = torch.get_default_dtype()
+            if dtype.is_complex:
+                dtype = hlo.complex_dtype(default)
+            elif dtype.is_floating_point:
+                dtype = default
+        ranked.append((0 if value.weak else 1 if value.ndim == 0 else 2, dtype))
+    result: torch.dtype | None = None
+    kind = -1
+    for rank in (2, 1, 0):
+        dtypes = [dtype for where, dtype in ranked if where == rank]
+        if not dtypes:
+            continue
+        joined = dtypes[0]
+        for dtype in dtypes[1:]:
+            joined = torch.promote_types(joined, dtype)
+        if result is None:
+            result, kind = joined, _kind(joined)
+        elif _kind(joined) > kind:
+            if joined.is_complex and result.is_floating_point:
+                joined = hlo.complex_dtype(result)
+            result, kind = joined, _kind(joined)
+    assert result is not None, "no values to find a dtype for"
+    return result
+
+
+def _kind(dtype: torch.dtype) -> int:
+    if dtype is torch.bool:
+        return 0
+    return 3 if dtype.is_complex else 2 if dtype.is_floating_point else 1
+
+
+def _convert_all(argument: Any, dtype: torch.dtype) -> Any:
+    if isinstance(argument, Value):
+        converted = hlo.convert(argument, dtype)
+        return Value(converted.name, converted.shape, converted.dtype)
+    if isinstance(argument, (list, tuple)) and any(isinstance(item, Value) for item in argument):
+        return [_convert_all(item, dtype) for item in argument]
+    return argument
+
+
+def values_in(arguments: Sequence[Any]) -> list[Value]:
+    found = []
+    for argument in arguments:
+        if isinstance(argument, Value):
+            found.append(argument)
+        elif isinstance(argument, (list, tuple)):
+            found += [item for item in argument if isinstance(item, Value)]
+    return found
+
+
+def apply(rule: Lowering, ctx: Context, arguments: Sequence[Any], attributes: dict[str, Any]) -> list[Value | None]:
+    """Promotes the inputs, calls the lowering and casts its results to `ctx.outs`."""
+    if rule.promote is not NONE:
+        if rule.promote is RESULT:
+            dtype = hlo.compute_dtype(ctx.out.dtype)
+        else:
+            dtype = result_dtype(values_in([*arguments, *attributes.values()]))
+        arguments = [_convert_all(argument, dtype) for argument in arguments]
+        attributes = {name: _convert_all(argument, dtype) for name, argument in attributes.items()}
+    returned = rule.function(ctx, *arguments, **attributes)
+    results: list[Value | None] = [returned] if isinstance(returned, Value) else list(returned)
+    if not ctx.outs:
+        return results
+    if len(results) != len(ctx.outs):
+        raise AssertionError(f"the lowering of {ctx.op} returned {len(results)} values, not {len(ctx.outs)}")
+    for index, (value, spec) in enumerate(zip(results, ctx.outs, strict=True)):
+        if value is None:
+            continue
+        if value.shape != spec.shape:
+            raise AssertionError(
+                f"the lowering of {ctx.op} returned shape {value.shape} for result {index}, PyTorch says {spec.shape}"
+            )
+        results[index] = hlo.convert(value, spec.dtype)
+    return results
