@@ -31,7 +31,8 @@ def scalar(number: Number, dtype: torch.dtype) -> Value:
 
 def literal(data: Any, dtype: torch.dtype) -> Value:
     """A constant tensor from nested lists or a CPU tensor. Keep it small: the numbers stand in the program."""
-    tensor = torch.as_tensor(data).to(dtype).contiguous().cpu()
+    tensor = data if isinstance(data, torch.Tensor) else torch.tensor(data, dtype=dtype)
+    tensor = tensor.to(dtype).contiguous().cpu()
     if tensor.numel() == 0:
         return full(tuple(tensor.shape), 0, dtype)
     texts = [types.scalar_text(number, dtype) for number in tensor.reshape(-1).tolist()]
@@ -294,6 +295,13 @@ def reduce_precision(x: Value, exponent_bits: int, mantissa_bits: int) -> Value:
         x.shape,
         x.dtype,
     )
+
+
+def round_to(x: Value, dtype: torch.dtype) -> Value:
+    """x with no more precision than dtype has. Unlike a pair of conversions, the compiler cannot leave it out."""
+    if dtype is torch.float16:
+        return reduce_precision(x, 5, 10)
+    return reduce_precision(x, 8, 7) if dtype is torch.bfloat16 else x
 
 
 def square(x: Value) -> Value:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from torch_tpu.hlo.arith import add, bitwise_and, bitwise_or, compare, maximum, minimum, multiply, scalar
+from torch_tpu.hlo.arith import add, bitwise_and, bitwise_or, compare, maximum, minimum, multiply, scalar, select
 from torch_tpu.hlo.core import Number, Value, as_list, emit, emit_many, region
 from torch_tpu.hlo.shape import _ints, i64_array
 from torch_tpu.hlo.types import tensor_type
@@ -75,11 +75,23 @@ def reduce_prod(x: Value, dims: Sequence[int], keep_dim: bool = False) -> Value:
 
 
 def reduce_max(x: Value, dims: Sequence[int], keep_dim: bool = False) -> Value:
-    return reduce(x, lowest(x.dtype), maximum, dims, keep_dim)  # type: ignore[return-value]
+    """The largest; NaN where there is one."""
+    top = reduce(x, lowest(x.dtype), maximum, dims, keep_dim)
+    return _restore_nan(x, top, dims, keep_dim)  # type: ignore[arg-type]
 
 
 def reduce_min(x: Value, dims: Sequence[int], keep_dim: bool = False) -> Value:
-    return reduce(x, highest(x.dtype), minimum, dims, keep_dim)  # type: ignore[return-value]
+    """The smallest; NaN where there is one."""
+    bottom = reduce(x, highest(x.dtype), minimum, dims, keep_dim)
+    return _restore_nan(x, bottom, dims, keep_dim)  # type: ignore[arg-type]
+
+
+def _restore_nan(x: Value, extreme: Value, dims: Sequence[int], keep_dim: bool) -> Value:
+    """XLA's CPU compiler gives reductions of 4096 and more elements to YNNPACK, whose maximum drops NaN."""
+    if not x.dtype.is_floating_point or x.dtype.itemsize < 4 or x.numel < 4096:
+        return extreme
+    found = reduce_sum(select(compare("NE", x, x), x, 0), dims, keep_dim)
+    return select(compare("NE", found, found), found, extreme)
 
 
 def reduce_and(x: Value, dims: Sequence[int], keep_dim: bool = False) -> Value:
@@ -250,9 +262,13 @@ def dot_general(
     contract: tuple[Sequence[int], Sequence[int]],
     batch: tuple[Sequence[int], Sequence[int]] = ((), ()),
     dtype: torch.dtype | None = None,
+    precision: str | None = None,
 ) -> Value:
-    """Contracts dimensions: the result is batch + free dimensions of x + free dimensions of y, in dtype (x's)."""
-    dtype = dtype or x.dtype
+    """Contracts dimensions: the result is batch + free dimensions of x + free dimensions of y, in dtype (x's).
+
+    `precision` is PRECISION unless given.
+    """
+    dtype, precision = dtype or x.dtype, precision or PRECISION
     taken = [{*contract[side], *batch[side]} for side in (0, 1)]
     shape = [x.shape[dim] for dim in batch[0]]
     shape += [size for dim, size in enumerate(x.shape) if dim not in taken[0]]
@@ -261,7 +277,7 @@ def dot_general(
     return emit(
         f"stablehlo.dot_general {x.name}, {y.name}, {batching}"
         f"contracting_dims = [{_ints(contract[0])}] x [{_ints(contract[1])}], "
-        f"precision = [{PRECISION}, {PRECISION}] : "
+        f"precision = [{precision}, {precision}] : "
         f"({x.type}, {y.type}) -> {tensor_type(tuple(shape), dtype)}",
         shape,
         dtype,

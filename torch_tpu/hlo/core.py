@@ -98,6 +98,10 @@ class Function:
         """Donates an argument's memory to an output."""
         self.attributes[argument] = f" {{tf.aliasing_output = {output} : i32}}"
 
+    def donated(self) -> list[int]:
+        """The arguments whose memory is given to an output."""
+        return [index for index, attribute in enumerate(self.attributes) if "aliasing_output" in attribute]
+
     def fresh(self) -> str:
         self.num_values += 1
         return f"%{self.num_values}"

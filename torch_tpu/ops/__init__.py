@@ -10,12 +10,18 @@ import importlib
 
 FAMILIES: tuple[str, ...] = (
     "elementwise",
+    "arithmetic",
+    "compare",
     "activation",
     "loss",
     "special",
+    "gamma",
+    "bessel",
+    "polynomials",
     "complex",
     "creation",
     "random",
+    "sampling",
     "movement",
     "indexing",
     "scatter",
@@ -30,6 +36,8 @@ FAMILIES: tuple[str, ...] = (
     "normalization",
     "attention",
     "linalg",
+    "decompositions",
+    "solve",
     "fft",
     "foreach",
 )

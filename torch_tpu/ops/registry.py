@@ -84,6 +84,9 @@ class Lowering:
     dynamic: bool = False
     """The number of rows depends on the data: returns its results padded to a bound along dimension 0 and, last, a
     0-d int64 Value with the number of rows that are real. `ctx.outs` is empty."""
+    writes: tuple[str, ...] = ()
+    """Arguments that the operator updates although its schema does not say so (running statistics, say): their new
+    values follow the declared results, in this order, for those that are given."""
     platforms: frozenset[str] = field(default_factory=lambda: frozenset({"cpu", "tpu", "cuda"}))
 
 
@@ -98,6 +101,7 @@ def lowering(
     data: Sequence[str] = (),
     random: bool = False,
     dynamic: bool = False,
+    writes: Sequence[str] = (),
     platforms: Sequence[str] = ("cpu", "tpu", "cuda"),
 ) -> Callable[[Function], Function]:
     """Registers a function as the lowering of functional overloads: "add.Tensor", or "relu" for its default.
@@ -121,6 +125,7 @@ def lowering(
                 frozenset(data),
                 random,
                 dynamic,
+                tuple(writes),
                 frozenset(platforms),
             )
         return function
@@ -212,9 +217,9 @@ def apply(rule: Lowering, ctx: Context, arguments: Sequence[Any], attributes: di
     results: list[Value | None] = [returned] if isinstance(returned, Value) else list(returned)
     if not ctx.outs:
         return results
-    if len(results) != len(ctx.outs):
+    if not len(ctx.outs) <= len(results) <= len(ctx.outs) + len(rule.writes):
         raise AssertionError(f"the lowering of {ctx.op} returned {len(results)} values, not {len(ctx.outs)}")
-    for index, (value, spec) in enumerate(zip(results, ctx.outs, strict=True)):
+    for index, (value, spec) in enumerate(zip(results, ctx.outs, strict=False)):
         if value is None:
             continue
         if value.shape != spec.shape:

@@ -6,11 +6,18 @@ compiling text, putting and reading arrays, running executables. Knows bytes, dt
 
 from __future__ import annotations
 
+import logging
+import math
 import os
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
+
+from torch_tpu import errors, settings
+from torch_tpu.stats import counters
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -18,8 +25,18 @@ import ml_dtypes  # noqa: E402
 import numpy as np  # noqa: E402
 from jaxlib import _jax, xla_client  # noqa: E402
 
+from torch_tpu.runtime import cache, lapack, mlir, options  # noqa: E402
+
+log = logging.getLogger("torch_tpu")
+
 Array = Any
 """A PJRT array: one buffer on one device."""
+
+Result = tuple[tuple[int, ...], torch.dtype]
+"""Shape and dtype of what a program returns."""
+
+_COPY = xla_client.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL
+_ZERO_COPY = xla_client.HostBufferSemantics.ZERO_COPY
 
 NUMPY: dict[torch.dtype, np.dtype[Any]] = {
     torch.bool: np.dtype(np.bool_),
@@ -44,8 +61,10 @@ NUMPY: dict[torch.dtype, np.dtype[Any]] = {
     torch.float8_e8m0fnu: np.dtype(ml_dtypes.float8_e8m0fnu),
 }
 _BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_DLPACK = {torch.float32, torch.float64, torch.int32, torch.int64, torch.int8, torch.int16, torch.uint8,
-           torch.bool, torch.bfloat16, torch.float16, torch.complex64, torch.complex128}
+_NUMPY_KNOWS = frozenset(dtype for dtype, name in NUMPY.items() if name.isbuiltin == 1)
+"""The dtypes whose tensors `Tensor.numpy` takes as they are; others are handed over as integers of their width."""
+_CASTS_ALIKE = frozenset({torch.float32, torch.float64, torch.complex64, torch.complex128, torch.bool})
+"""The dtypes that numpy makes from a Python number exactly as torch does."""
 
 
 class Aval:
@@ -78,16 +97,25 @@ class _Sharding(_jax.SingleDeviceSharding):
 class Executable:
     """A loaded program: `run(arrays) -> arrays`."""
 
-    __slots__ = ("_execute", "_handlers", "loaded")
+    __slots__ = ("_execute", "_handlers", "loaded", "donated", "key")
 
-    def __init__(self, loaded: Any, handlers: list[Any]):
+    def __init__(self, loaded: Any, handlers: list[Any], donated: Sequence[int] = (), key: str = ""):
         self.loaded = loaded
+        self.donated = tuple(donated)
+        """The arguments whose memory the program takes over: their arrays cannot be used afterwards."""
+        self.key = key
+        """Its name in the caches."""
         self._execute = loaded.execute_sharded
         self._handlers = handlers
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """Starts the program and returns at once with arrays that will hold its results."""
+        counters.executions += 1
         return self._execute(arrays).consume_with_handlers(self._handlers)
+
+    def optimized_text(self) -> str:
+        """The program after XLA's passes, as HLO."""
+        return "\n".join(module.to_string() for module in self.loaded.hlo_modules())
 
 
 class Client:
@@ -96,59 +124,235 @@ class Client:
     def __init__(self, raw: Any, platform: str):
         self.raw = raw
         self.platform = platform
+        """"cpu", "tpu" or "cuda"."""
         self.device = raw.local_devices()[0]
+        self.device_kind: str = self.device.device_kind
         self._sharding = _Sharding(self.device)
         self._devices = [self.device]
         self._device_list = xla_client.DeviceList((self.device,))
+        self._programs: cache.Recent[Executable] = cache.Recent(8192)
+        self._scalars: cache.Recent[Array] = cache.Recent(4096)
 
-    def options(self) -> Any:
-        return xla_client.CompileOptions()
-
-    def handlers(self, results: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> list[Any]:
+    def handlers(self, results: Sequence[Result]) -> list[Any]:
         return [
             xla_client.array_result_handler(Aval(tuple(shape), NUMPY[dtype]), self._sharding, True, True)
             for shape, dtype in results
         ]
 
-    def compile(self, text: str, results: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> Executable:
-        """Compiles a StableHLO module whose results have the given shapes and dtypes."""
-        from torch_tpu.runtime import mlir
-
-        loaded = self.raw.compile_and_load(mlir.parse(text), self._device_list, self.options(), [])
-        return Executable(loaded, self.handlers(results))
-
-    def put(self, tensor: torch.Tensor, *, owned: bool = False) -> Array:
-        """Copies a contiguous CPU tensor to the device.
+    def compile(
+        self, text: str, results: Sequence[Result], donated: Sequence[int] = (), effort: options.Effort = "low"
+    ) -> Executable:
+        """The executable of a StableHLO module, from this process's table, the disk cache or XLA.
 
         Args:
-            owned: nobody else will write to its memory, so that it need not be copied where XLA can use it.
+            results: shapes and dtypes of what its main function returns.
+            donated: the arguments that the text gives away (by `tf.aliasing_output`).
+            effort: how hard XLA optimizes a large program; see `options`.
+
+        Raises:
+            CompileError: XLA refused the program.
         """
-        dtype = NUMPY[tensor.dtype]
-        tensor = tensor.detach()
-        if tensor.dtype in (torch.complex64, torch.complex128):
-            host = tensor.resolve_conj().numpy()
-        else:
-            host = tensor.view(_BYTES[tensor.dtype.itemsize]).numpy().view(dtype)
-        semantics = xla_client.HostBufferSemantics
+        num_elements = sum(math.prod(shape) for shape, _ in results)
+        chosen = options.choose(effort, num_elements, text)
+        overrides = options.overrides(chosen, self.platform)
+        key = cache.key(text, overrides, self.platform, self.device_kind)
+        program = self._programs.get(key)
+        if program is not None:
+            counters.memory_hits += 1
+            return program
+        if self.platform == "cpu" and "lapack_" in text:
+            lapack.register()
+        loaded = self._load(key, chosen) or self._build(key, text, chosen)
+        program = Executable(loaded, self.handlers(results), donated, key)
+        self._programs.put(key, program)
+        return program
+
+    def _load(self, key: str, effort: options.Effort) -> Any | None:
+        disk = cache.disk()
+        if disk is None:
+            return None
+        content = disk.get(key)
+        if content is not None:
+            try:
+                loaded = self.raw.deserialize_executable(
+                    content, self._device_list, options.options(effort, self.platform), []
+                )
+            except xla_client.XlaRuntimeError as error:
+                log.info("the program %s in %s does not load and is deleted: %s", key, disk.directory, error)
+                counters.disk_errors += 1
+                disk.delete(key)
+            else:
+                counters.disk_hits += 1
+                return loaded
+        counters.disk_misses += 1
+        return None
+
+    def _build(self, key: str, text: str, effort: options.Effort) -> Any:
+        if settings.dump_dir:
+            _dump(key, text)
+        start = time.perf_counter()
+        try:
+            module = mlir.parse(text)
+            loaded = self.raw.compile_and_load(
+                module, self._device_list, options.options(effort, self.platform), []
+            )
+        except (ValueError, xla_client.XlaRuntimeError) as error:
+            raise errors.compile_failed(_name(text), str(error), text) from error
+        seconds = time.perf_counter() - start
+        counters.compiles += 1
+        counters.compile_seconds += seconds
+        if "compile" in settings.log:
+            log.warning("compiled %s in %.1f ms (%s effort, %s)", _name(text), seconds * 1e3, effort, key[:12])
+        disk = cache.disk()
+        if disk is not None:
+            try:
+                disk.put(key, self.raw.serialize_executable(loaded))
+            except xla_client.XlaRuntimeError as error:
+                log.info("a program cannot be kept on disk: %s", error)
+        return loaded
+
+    def put(self, tensor: torch.Tensor, *, owned: bool = False) -> Array:
+        """An array on the device with a CPU tensor's values.
+
+        Args:
+            owned: nobody will write to its memory any more, so that XLA may use it as it is where it can (on the CPU,
+                contiguous and aligned to 64 bytes). Otherwise the values are copied before this returns.
+        """
+        host = _numpy_view(tensor)
+        counters.host_to_device += 1
+        counters.host_to_device_bytes += host.nbytes
+        return self._put(host, _ZERO_COPY if owned else _COPY)
+
+    def _put(self, host: Any, semantics: Any) -> Array:
         return xla_client.batched_device_put(
-            Aval(tuple(tensor.shape), dtype),
+            Aval(host.shape, host.dtype),
             self._sharding,
             [host],
             self._devices,
-            host_buffer_semantics=semantics.ZERO_COPY if owned else semantics.IMMUTABLE_ONLY_DURING_CALL,
+            host_buffer_semantics=semantics,
             enable_x64=True,
         )
 
-    def get(self, array: Array, dtype: torch.dtype) -> torch.Tensor:
-        """A CPU tensor of an array's values, after waiting for them. It may share the array's memory: do not write."""
-        if dtype in _DLPACK and self.platform == "cpu" and 0 not in array.aval.shape:
-            return torch.utils.dlpack.from_dlpack(_jax.buffer_to_dlpack_managed_tensor(array))
-        host = np.asarray(array)
-        shape = host.shape
-        result = torch.empty(shape, dtype=dtype)
-        if result.numel():
-            result.view(-1).view(torch.uint8).numpy()[:] = np.ascontiguousarray(host).reshape(-1).view(np.uint8)
+    def scalar(self, number: complex, dtype: torch.dtype) -> Array:
+        """A 0-d array with a Python number, made once and shared: never donate it. Not counted as a transfer."""
+        found = self._scalars.young.get((number, dtype))
+        if found is not None and number and number.__class__ is not complex:
+            return found
+        return self._scalar(number, dtype)
+
+    def _scalar(self, number: complex, dtype: torch.dtype) -> Array:
+        plain = number and number.__class__ is not complex
+        # Equal numbers share an entry; only zeros and complex numbers can be equal without being the same.
+        key = (number if plain else repr(number), dtype)
+        found = self._scalars.get(key)
+        if found is None:
+            if dtype in _CASTS_ALIKE and number.__class__ is not complex:
+                with np.errstate(over="ignore"):
+                    host = np.array(number, dtype=NUMPY[dtype])
+            else:
+                host = _numpy_view(torch.tensor(number, dtype=dtype))
+            found = self._put(host, _COPY)
+            self._scalars.put(key, found)
+        return found
+
+    def get(self, array: Array, dtype: torch.dtype, *, copy: bool = False) -> torch.Tensor:
+        """A CPU tensor of an array's values, after waiting for them.
+
+        Args:
+            copy: return memory of its own. Otherwise it may share the array's: it must not be written, and the array
+                is not donated as long as it lives (XLA sees to that).
+
+        Raises:
+            ExecutionError, torch.OutOfMemoryError: the program that computes the array failed.
+        """
+        try:
+            if self.platform == "cpu":
+                result: torch.Tensor = torch.utils.dlpack.from_dlpack(_jax.buffer_to_dlpack_managed_tensor(array))
+                result = result.clone() if copy else result
+            else:
+                host, _ = array._single_device_array_to_np_array_did_copy()
+                result = torch.empty(host.shape, dtype=dtype)
+                if result.numel():
+                    flat = np.ascontiguousarray(host).reshape(-1).view(np.uint8)
+                    result.view(-1).view(torch.uint8).numpy()[:] = flat
+        except xla_client.XlaRuntimeError as error:
+            raise failed(error) from error
+        counters.device_to_host += 1
+        counters.device_to_host_bytes += result.nbytes
         return result
+
+    def wait(self, arrays: Sequence[Array]) -> None:
+        """Waits until arrays hold their values.
+
+        Raises:
+            ExecutionError, torch.OutOfMemoryError: a program that computes one of them failed.
+        """
+        try:
+            xla_client.batched_block_until_ready(list(arrays))
+        except xla_client.XlaRuntimeError as error:
+            raise failed(error) from error
+
+    def synchronize(self) -> None:
+        """Waits for everything that was started.
+
+        Raises:
+            ExecutionError, torch.OutOfMemoryError: a program failed.
+        """
+        self.wait([array for array in self.raw.live_arrays() if not array.is_deleted()])
+
+    def close(self) -> None:
+        """Waits for what runs and lets go of programs and scalars; called before the interpreter exits."""
+        for array in self.raw.live_arrays():
+            if not array.is_deleted():
+                try:
+                    array.block_until_ready()
+                except xla_client.XlaRuntimeError as error:
+                    log.info("a program failed and nobody asked for its result: %s", error)
+        self._scalars.clear()
+        self._programs.clear()
+
+
+def failed(error: Exception) -> Exception:
+    """The exception to raise for what XLA reports while a program runs."""
+    text = str(error)
+    if text.startswith("RESOURCE_EXHAUSTED"):
+        return torch.OutOfMemoryError(
+            errors.message("the device is out of memory", why=text, do="use smaller batches, or free tensors")
+        )
+    return errors.ExecutionError(
+        errors.message(
+            "a program failed on the device",
+            why=text,
+            do="set TPU_LAUNCH_BLOCKING=1 to see which operator it was",
+            see=errors.page(errors.ExecutionError),
+        )
+    )
+
+
+def _numpy_view(tensor: torch.Tensor) -> Any:
+    """A CPU tensor's values as numpy, in row-major order, without a copy where that is possible."""
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    tensor = tensor.detach().contiguous()
+    dtype = tensor.dtype
+    if dtype in _NUMPY_KNOWS:
+        return tensor.numpy()
+    try:
+        return tensor.view(_BYTES[dtype.itemsize]).numpy().view(NUMPY[dtype])
+    except KeyError:
+        raise TypeError(f"XLA has no element type for {dtype}; it has {', '.join(map(str, NUMPY))}") from None
+
+
+def _name(text: str) -> str:
+    """The name in `module @name {`."""
+    _, found, rest = text[:200].partition("module @")
+    return rest.split(None, 1)[0].rstrip("{") if found else "a program"
+
+
+def _dump(key: str, text: str) -> None:
+    directory = Path(settings.dump_dir)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / f"{_name(text)}_{key[:12]}.mlir").write_text(text, encoding="utf-8")
 
 
 def cpu_client() -> Client:

@@ -1,0 +1,43 @@
+// What the two halves of the plug share: the value that rides on a storage.
+#pragma once
+
+#include <Python.h>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/Device.h>
+#include <c10/core/DispatchKeySet.h>
+#include <pybind11/pybind11.h>
+
+namespace torch_tpu {
+
+constexpr auto kTPU = c10::DeviceType::PrivateUse1;
+
+// The device value of a storage. `value` is null ("nothing yet") or an object of the runtime: a PJRT array or a
+// pending result. `aval` names its shape and dtype, `bytes` is its size on the device.
+struct Slot {
+  PyObject* value = nullptr;
+  int64_t aval = 0;
+  size_t bytes = 0;
+};
+
+struct MemoryStats {
+  int64_t allocated = 0, peak = 0, num_values = 0, total_allocated = 0;
+};
+
+extern MemoryStats memory_stats;
+extern bool in_bad_fork;
+
+Slot* slot_of(const c10::Storage& storage);                       // throws for a storage of another device
+void set_slot(Slot* slot, PyObject* value, int64_t aval, size_t bytes);  // takes a new reference; needs the GIL
+c10::Allocator* allocator();
+at::Tensor new_tensor(at::IntArrayRef size, at::IntArrayRef stride, at::ScalarType dtype);
+void check_fork();
+
+// Python functions that the plug calls, by name; set once by torch_tpu/device/register.py.
+pybind11::object hook(const char* name);
+
+void bind_device(pybind11::module_& m);
+void bind_dispatch(pybind11::module_& m);
+
+}  // namespace torch_tpu

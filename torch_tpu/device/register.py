@@ -1,0 +1,64 @@
+"""Making `tpu` a device of this PyTorch. Runs at `import torch`, so it loads neither XLA nor the lowerings."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from torch_tpu import _plug
+
+SKIPPED = frozenset({"aten::_to_copy", "aten::clone", "aten::_pin_memory", "aten::is_pinned"})
+"""Overloads whose composite kernel is as good as any: an `empty` and a `copy_`."""
+
+_registered = False
+
+
+def _lazy(module: str, name: str) -> Any:
+    """A function of a module that is imported when it is called first."""
+
+    def call(*args: Any) -> Any:
+        import importlib
+
+        function = getattr(importlib.import_module(module), name)
+        hooks[name] = function
+        return function(*args)
+
+    return call
+
+
+hooks: dict[str, Any] = {
+    name: _lazy(f"torch_tpu.{module}", name)
+    for module, names in {
+        "eager.dispatch": ("resolve", "prepare", "miss", "call_python", "execute", "execute_callback"),
+        "device.events": ("record_event", "query_event", "synchronize_event", "elapsed_time", "query_stream",
+                          "synchronize"),
+    }.items()
+    for name in names
+}  # fmt: skip
+"""The Python functions that csrc calls, by name."""
+
+
+def register() -> None:
+    """Registers the device; later calls do nothing."""
+    global _registered
+    if _registered:
+        return
+    _registered = True
+    torch.utils.rename_privateuse1_backend("tpu")
+    _plug.set_hooks(hooks)
+    _plug.register_device()
+    _plug.register_kernels(SKIPPED)
+    from torch_tpu.device import module
+
+    torch._register_device_module("tpu", module.make())
+    torch.utils.generate_methods_for_privateuse1_backend(unsupported_dtype=[torch.quint8])
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _after_fork() -> None:
+    from torch_tpu.runtime import platform
+
+    if platform.was_started():
+        _plug.set_bad_fork()

@@ -1,0 +1,85 @@
+"""The counted CPU fallback: an operator that no program serves runs on the CPU, visibly."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from torch_tpu import errors, settings
+from torch_tpu.eager import transfer
+from torch_tpu.ops import registry, schema
+from torch_tpu.stats import counters
+
+reasons: dict[str, str] = {}
+"""Operator -> why its last fallback happened."""
+
+INDEXING = frozenset({
+    "aten::index.Tensor", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_", "aten::_unsafe_index.Tensor",
+    "aten::index.Tensor_out",
+})  # fmt: skip
+"""Operators that take index tensors on the CPU."""
+
+
+def run(op: OpOverload, args: list[Any], reason: str) -> Any:
+    """Runs a call on the CPU, writes back what it writes, and counts it."""
+    name = registry.overload_name(op)
+    host_args = [None if isinstance(arg, torch.Generator) else transfer.to_cpu(arg) for arg in args]
+    positional, named = [], {}
+    for argument, value in zip(op._schema.arguments, host_args, strict=True):
+        if argument.kwarg_only:
+            named[argument.name] = value
+        else:
+            positional.append(value)
+    answer = op(*positional, **named)  # raises here what the CPU raises
+    reasons[name] = reason
+    first = counters.fallback(name)
+    if settings.fallback == "error":
+        raise errors.fallback_refused(name, args, why=reason)
+    if settings.fallback == "warn" and first:
+        warnings.warn(
+            f"{name} falls back to the CPU: {reason.splitlines()[0] if reason else 'no lowering'}", stacklevel=2
+        )
+    return _write_back(op, args, host_args, answer)
+
+
+def _write_back(op: OpOverload, args: list[Any], host_args: list[Any], answer: Any) -> Any:
+    pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for place in schema.form(op).written:
+        device, host = args[place], host_args[place]
+        if isinstance(device, torch.Tensor):
+            pairs.append((device, host))
+        elif isinstance(device, (list, tuple)):
+            pairs += list(zip(device, host, strict=True))
+    for device, host in pairs:
+        if device.shape != host.shape:
+            device.resize_(host.shape)
+        device.copy_(host)
+    back = {id(host): device for device, host in pairs}
+
+    def one(item: Any) -> Any:
+        if isinstance(item, (list, tuple)):
+            return type(item)(one(part) for part in item) if not hasattr(item, "_fields") else tuple(map(one, item))
+        return back[id(item)] if id(item) in back else transfer.to_tpu(item)
+
+    return one(answer)
+
+
+def uncacheable(op: OpOverload, args: list[Any]) -> Any:
+    """A call with tensors that no program takes: on the host with dimensions, sparse, or of another kind."""
+    name = registry.overload_name(op)
+    tensors = [t for a in args for t in (a if isinstance(a, (list, tuple)) else [a]) if isinstance(t, torch.Tensor)]
+    if any(t.layout != torch.strided for t in tensors):
+        return run(op, args, "sparse layouts have no XLA form")
+    hosts = [t for t in tensors if t.device.type == "cpu" and t.dim()]
+    if hosts and name in INDEXING and all(t.dtype in (torch.int64, torch.int32, torch.bool, torch.uint8) for t in hosts):
+        moved = [[transfer.to_tpu(t) for t in a] if isinstance(a, (list, tuple)) else a for a in args]
+        return op(*moved)
+    if hosts:
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found at least two devices, tpu:0 and cpu! ({name}: "
+            f"{', '.join(errors.describe(t) for t in tensors)}; move the CPU tensors with .to('tpu'))"
+        )
+    return run(op, args, "an argument that no program takes")

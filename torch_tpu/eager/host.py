@@ -1,0 +1,282 @@
+"""Operators that the host answers, in Python: they need a value, a size that depends on data, or no device at all.
+
+`OPERATORS` are served here always; `SPECIAL` look at a call with a new signature first and may return NotImplemented.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from torch_tpu import _plug, hlo
+from torch_tpu.eager import transfer
+from torch_tpu.eager.program import Program, aval_id, num_bytes, spec_of
+from torch_tpu.ops import registry, schema
+from torch_tpu.ops.registry import Lowering, Spec
+from torch_tpu.runtime import platform
+from torch_tpu.tensor import views
+
+OPERATORS: dict[str, Callable[..., Any]] = {}
+SPECIAL: dict[str, Callable[..., Any]] = {}
+
+aten = torch.ops.aten
+
+
+def operator(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            OPERATORS[f"aten::{name}"] = function
+        return function
+
+    return register
+
+
+def special(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            SPECIAL[f"aten::{name}"] = function
+        return function
+
+    return register
+
+
+# ------------------------------------------------------------------------------------------------ reading values
+
+
+@operator("_local_scalar_dense")
+def local_scalar_dense(tensor: torch.Tensor) -> Any:
+    return transfer.item(tensor)
+
+
+@operator("equal")
+def equal(x: torch.Tensor, y: torch.Tensor) -> bool:
+    if x.dtype is not y.dtype:
+        raise RuntimeError(f"Expected object of data type {x.dtype} but got data type {y.dtype} for argument 'other'")
+    if x.device != y.device:
+        raise RuntimeError(f"Expected all tensors to be on the same device, but found {x.device} and {y.device}")
+    return x.shape == y.shape and bool((x == y).all().item())
+
+
+@operator("is_set_to")
+def is_set_to(x: torch.Tensor, y: torch.Tensor) -> bool:
+    return (
+        x.untyped_storage()._cdata == y.untyped_storage()._cdata
+        and x.storage_offset() == y.storage_offset()
+        and x.shape == y.shape
+        and x.stride() == y.stride()
+    )
+
+
+@operator("_linalg_check_errors")
+def linalg_check_errors(info: torch.Tensor, api_name: str, is_matrix: bool) -> None:
+    aten._linalg_check_errors(transfer.to_cpu(info), api_name, is_matrix=is_matrix)
+
+
+@operator("_assert_async", "_assert_async.msg")
+def assert_async(condition: torch.Tensor, message: str = "Expected Tensor to be true") -> None:
+    if not transfer.item(condition):
+        raise RuntimeError(message)
+
+
+@operator("record_stream")
+def record_stream(tensor: torch.Tensor, stream: Any) -> None:
+    """PJRT keeps a buffer until the programs that read it are done."""
+
+
+@operator("_fused_sdp_choice")
+def fused_sdp_choice(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> int:
+    """Attention as plain matrix products: XLA fuses them, and every gradient is defined."""
+    return int(torch.nn.attention.SDPBackend.MATH.value)
+
+
+# ------------------------------------------------------------------------------------------- data-dependent sizes
+
+
+def cut_rows(op: OpOverload, rule: Lowering, specs: Sequence[tuple[tuple[int, ...], torch.dtype]], arrays: list[Any]) -> Any:
+    """The results of a dynamic lowering: its padded arrays, cut to the number of rows that its last result says."""
+    count = int(platform.client().get(arrays[-1], specs[-1][1]).item())
+    padded = getattr(rule, "padded", None)
+    tensors = []
+    for index, ((shape, dtype), array) in enumerate(zip(specs[:-1], arrays, strict=False)):
+        whole = torch.empty(shape, dtype=dtype, device="tpu")
+        _plug.set_value(whole, array, aval_id(shape, dtype), num_bytes(shape, dtype))
+        is_padded = padded is None or padded is True or index in padded
+        tensors.append(whole[:count].clone() if is_padded and count != shape[0] else whole)
+    return tensors[0] if len(op._schema.returns) == 1 else tuple(tensors)
+
+
+@operator("bincount")
+def bincount(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
+    if x.dim() != 1 or x.is_floating_point() or x.is_complex() or x.dtype is torch.bool:
+        if x.numel() or x.dim() != 1:
+            raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+    if minlength < 0:
+        raise RuntimeError("minlength should be >= 0")
+    if weights is not None and weights.shape != x.shape:
+        raise RuntimeError("weights should be 1-d and have the same length as input")
+    dtype = torch.int64 if weights is None else torch.float32 if weights.dtype is torch.float32 else torch.float64
+    if x.numel() == 0:
+        return torch.zeros(minlength, dtype=torch.int64, device=x.device)
+    low, high = torch.stack([x.min().long(), x.max().long()]).tolist()
+    if low < 0:
+        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+    counts = torch.zeros(max(high + 1, minlength), dtype=dtype, device=x.device)
+    ones = torch.ones(x.shape, dtype=dtype, device=x.device) if weights is None else weights.to(dtype)
+    return counts.index_add_(0, x.long(), ones)
+
+
+@operator("repeat_interleave.Tensor")
+def repeat_interleave(repeats: torch.Tensor, *, output_size: int | None = None) -> torch.Tensor:
+    if repeats.dim() != 1 or repeats.dtype not in (torch.int64, torch.int32):
+        raise RuntimeError("repeat_interleave only accepts 1D int32 or int64 vectors as repeat")
+    ends = repeats.cumsum(0, dtype=torch.int64)
+    if repeats.numel() and bool((repeats < 0).any().item()):
+        raise RuntimeError("repeats can not be negative")
+    size = output_size if output_size is not None else int(ends[-1].item()) if repeats.numel() else 0
+    places = torch.arange(size, device=repeats.device)
+    return torch.searchsorted(ends, places, right=True).to(repeats.dtype)
+
+
+def _has_mask(indices: Sequence[torch.Tensor | None]) -> bool:
+    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
+
+
+def expand_masks(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    """Masks as the integer indices of their true elements, as PyTorch does; their number is read on the host."""
+    expanded: list[torch.Tensor | None] = []
+    for index in indices:
+        if index is None or index.dtype not in (torch.bool, torch.uint8):
+            expanded.append(index)
+            continue
+        for dim in range(index.dim()):
+            place = len(expanded)
+            if place + 0 >= x.dim() or index.shape[dim] != x.shape[place]:
+                raise IndexError(
+                    f"The shape of the mask {list(index.shape)} at index {dim} does not match the shape of the "
+                    f"indexed tensor {list(x.shape)} at index {place}"
+                )
+            expanded.append(None)
+        mask = index if index.device == x.device else index.to(x.device)
+        rows = mask.nonzero()
+        for dim in range(index.dim()):
+            expanded[len(expanded) - index.dim() + dim] = rows[:, dim]
+    return expanded
+
+
+@special("index.Tensor")
+def index_tensor(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Any:
+    if not _has_mask(indices):
+        return NotImplemented
+    return aten.index.Tensor(x, expand_masks(x, indices))
+
+
+@special("index_put_", "_index_put_impl_", "index_put")
+def index_put(
+    x: torch.Tensor,
+    indices: Sequence[torch.Tensor | None],
+    values: torch.Tensor,
+    accumulate: bool = False,
+    unsafe: bool = False,
+) -> Any:
+    if not _has_mask(indices):
+        return NotImplemented
+    target = x
+    mask = indices[0]
+    if len(indices) == 1 and mask is not None and values.numel() == 1 and not accumulate and x.dtype is values.dtype:
+        if mask.dim() <= x.dim() and mask.shape == x.shape[: mask.dim()]:
+            wide = mask.to(x.device, torch.bool).reshape(mask.shape + (1,) * (x.dim() - mask.dim()))
+            return target.copy_(torch.where(wide, values.to(x.device).reshape(()), x))
+    return aten.index_put_(target, expand_masks(x, indices), values, accumulate)
+
+
+@special("copy_")
+def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> Any:
+    if target.device.type == "tpu" and source.device.type == "tpu":
+        return NotImplemented
+    return transfer.copy_(target, source)
+
+
+# ------------------------------------------------------------------------------------------------ before a trace
+
+
+def retype_arguments(args: Sequence[Any]) -> bool:
+    """Gives arrays that were stored as bytes (by torch.load, say) the dtype and shape of the tensor that is all of
+    the storage, once, so that programs need not reinterpret them. Says whether it changed anything."""
+    changed = False
+    for arg in args:
+        for tensor in arg if isinstance(arg, (list, tuple)) else (arg,):
+            if not isinstance(tensor, torch.Tensor) or tensor.device.type != "tpu" or tensor.layout != torch.strided:
+                continue
+            aval = _plug.get_aval(tensor)
+            if aval == 0 or spec_of(aval).dtype is tensor.dtype or tensor.dtype is torch.uint8:
+                continue
+            spec = spec_of(aval)
+            if spec.dtype is not torch.uint8 or len(spec.shape) != 1 or not transfer.is_whole(tensor):
+                continue
+            if spec.shape[0] != tensor.numel() * tensor.dtype.itemsize or tensor.numel() == 0:
+                continue
+            with hlo.Function("retype") as function:
+                order = views.physical_order(tuple(tensor.shape), tensor.stride())
+                assert order is not None
+                shape = tuple(tensor.shape[dim] for dim in order)
+                value = hlo.reshape(views.retype(function.argument(*spec), tensor.dtype), shape)
+                program = Program("retype", function, [value])
+            (array,) = program.run([_plug.get_value(tensor)], None)
+            _plug.set_value(tensor, array, aval_id(shape, tensor.dtype), num_bytes(shape, tensor.dtype))
+            changed = True
+    return changed
+
+
+def resize_outputs(op: OpOverload, args: Sequence[Any]) -> bool:
+    """Resizes `out=` tensors to what PyTorch's meta kernel says. Says whether it changed anything."""
+    form = schema.form(op)
+    if not form.is_out:
+        return False
+    metas = [_meta(arg) for arg in args]
+    positional, named = [], {}
+    for argument, value in zip(op._schema.arguments, metas, strict=True):
+        if argument.kwarg_only:
+            named[argument.name] = value
+        else:
+            positional.append(value)
+    try:
+        op(*positional, **named)
+    except NotImplementedError:
+        return False
+    changed = False
+    for place in form.written:
+        device, meta = args[place], metas[place]
+        pairs = zip(device, meta, strict=True) if isinstance(device, (list, tuple)) else [(device, meta)]
+        for tensor, wanted in pairs:
+            if isinstance(tensor, torch.Tensor) and tensor.shape != wanted.shape:
+                tensor.resize_(wanted.shape)
+                if tensor.stride() != wanted.stride():
+                    tensor.as_strided_(wanted.shape, wanted.stride())
+                changed = True
+    return changed
+
+
+def _meta(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+        made = torch.empty(0, dtype=value.dtype, device="meta")
+        base = torch.empty(value.untyped_storage().nbytes(), dtype=torch.uint8, device="meta")
+        return made.set_(base.untyped_storage(), value.storage_offset(), value.shape, value.stride())
+    if isinstance(value, (list, tuple)):
+        return [_meta(item) for item in value]
+    return value
+
+
+__all__ = ["OPERATORS", "SPECIAL", "Spec", "cut_rows", "registry", "resize_outputs", "retype_arguments"]

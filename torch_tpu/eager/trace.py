@@ -1,0 +1,417 @@
+"""From ATen calls on meta tensors to a StableHLO function.
+
+A `Trace` gives every storage a *cell* that holds an SSA value, reads tensors through their views and writes them back.
+One call, a decomposition's many calls and a recorded sequence are all traced in this way: sizes, strides, dtypes and
+errors come from PyTorch's meta kernels, values from the lowerings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torch_tpu import hlo
+from torch_tpu.errors import UnsupportedOpError
+from torch_tpu.hlo import Value
+from torch_tpu.ops import decomp, registry, schema
+from torch_tpu.ops.registry import Context, Lowering, Spec
+from torch_tpu.stats import counters
+from torch_tpu.tensor import views
+from torch_tpu.tensor.views import View
+
+WIDE = (torch.float64, torch.complex128)
+
+
+class Cell:
+    """What a storage holds while it is traced."""
+
+    __slots__ = ("value", "tensor")
+
+    def __init__(self, value: Value | None, tensor: torch.Tensor):
+        self.value = value
+        self.tensor = tensor  # keeps the storage, and so its identity, alive
+
+
+class Trace:
+    """One function under construction and the storages it knows."""
+
+    def __init__(self, platform: str, rng: Callable[[], Value] | None = None):
+        self.platform = platform
+        self.cells: dict[int, Cell] = {}
+        self._rng = rng
+        self._mode = _Mode(self)
+
+    # ------------------------------------------------------------------------------------------------ storages
+
+    def bind(self, tensor: torch.Tensor, value: Value | None) -> Cell:
+        """Gives a meta tensor's storage a value."""
+        cell = Cell(value, tensor)
+        self.cells[tensor.untyped_storage()._cdata] = cell
+        return cell
+
+    def cell(self, tensor: torch.Tensor) -> Cell:
+        found = self.cells.get(tensor.untyped_storage()._cdata)
+        return found if found is not None else self.bind(tensor, None)
+
+    def read(self, tensor: torch.Tensor) -> Value:
+        """The value of a tensor; a CPU tensor (a constant of a decomposition) is written into the program."""
+        if tensor.device.type == "cpu":
+            return hlo.literal(tensor.detach(), tensor.dtype)
+        cell = self.cell(tensor)
+        if cell.value is None:
+            return hlo.full(tuple(tensor.shape), 0, tensor.dtype)
+        return views.read(cell.value, View.of(tensor))
+
+    def write(self, tensor: torch.Tensor, value: Value) -> None:
+        """Assigns a tensor, through its view, with its dtype; the value must broadcast to its shape."""
+        cell = self.cell(tensor)
+        value = hlo.broadcast_to(hlo.convert(value, tensor.dtype), tuple(tensor.shape))
+        numel = tensor.untyped_storage().nbytes() // tensor.dtype.itemsize
+        cell.value = views.write(cell.value, numel, View.of(tensor), value)
+
+    # --------------------------------------------------------------------------------------------------- calls
+
+    def call(
+        self,
+        op: OpOverload,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        data: Mapping[tuple[int, int], Value] | None = None,
+    ) -> Any:
+        """Runs a call on meta tensors and lowers it.
+
+        Args:
+            data: values that stand for numbers or tensors of the arguments, by (schema position, list item or 0).
+
+        Raises:
+            UnsupportedOpError: there is neither a lowering nor a decomposition of it into lowerings.
+        """
+        if schema.returns_view(op):
+            return op(*args, **kwargs)
+        rule = schema.lowering_of(op)
+        if rule is not None and self.platform in rule.platforms and not rule.dynamic:
+            return self._lower(op, rule, _bind_arguments(op, args, kwargs), data or {})
+        return self._decompose(op, args, kwargs)
+
+    def _decompose(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        for function in decomp.candidates(op):
+            counters.decompositions += 1
+            with self._mode:
+                answer = function(*args, **kwargs)
+            if answer is not NotImplemented:
+                return answer
+        functional = schema.form(op).functional
+        if functional is None or functional is op:
+            raise UnsupportedOpError(f"{registry.overload_name(op)} has neither a lowering nor a decomposition")
+        return self._write_through(op, functional, _bind_arguments(op, args, kwargs))
+
+    def _write_through(self, op: OpOverload, functional: OpOverload, bound: dict[str, Any]) -> Any:
+        """An in-place or out= form whose functional form is decomposed."""
+        form = schema.form(op)
+        positional, named = _call_arguments(op, bound)
+        meta = op(*positional, **named)
+        names = {argument.name for argument in functional._schema.arguments}
+        answer = self.call(functional, (), {name: value for name, value in bound.items() if name in names})
+        results = _tensors_of([answer] if isinstance(answer, torch.Tensor) else answer)
+        for target, result in zip(self._targets(op, bound, form.written), results[form.num_new :], strict=True):
+            if target is not None and result is not None:
+                self.write(target, self.read(result))
+        return meta
+
+    def _targets(self, op: OpOverload, bound: dict[str, Any], written: Sequence[int]) -> list[torch.Tensor | None]:
+        return _tensors_of([bound.get(op._schema.arguments[index].name) for index in written])
+
+    def _lower(
+        self, op: OpOverload, rule: Lowering, bound: dict[str, Any], data: Mapping[tuple[int, int], Value]
+    ) -> Any:
+        form = schema.form(op)
+        functional = form.functional
+        assert functional is not None
+        outs, meta = self._metadata(op, form, functional, bound)
+        ctx = Context(rule.op, outs, self.platform, self._rng() if rule.random and self._rng else None)
+        positional, named = self._values(op, functional, rule, bound, data)
+        results = registry.apply(rule, ctx, positional, named)
+        declared = len(results) - self._count_undeclared(op, rule, bound)
+        self._write_undeclared(op, rule, bound, results[declared:])
+        results = results[:declared]
+        if not form.written:
+            return self._new_results(op, meta, results)
+        targets = self._targets(op, bound, form.written)
+        fresh = results[: len(results) - len(targets)]
+        for target, value in zip(targets, results[len(fresh) :], strict=True):
+            if target is None or value is None:
+                continue
+            if not form.is_out and hlo.broadcast_shapes(value.shape, target.shape) != tuple(target.shape):
+                raise RuntimeError(
+                    f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(value.shape)}"
+                )
+            self.write(target, value)
+        return self._written_results(op, bound, meta, fresh)
+
+    def lower_dynamic(
+        self,
+        op: OpOverload,
+        rule: Lowering,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        data: Mapping[tuple[int, int], Value],
+    ) -> list[Value]:
+        """The padded results and the number of rows of a lowering with a data-dependent size."""
+        functional = schema.form(op).functional
+        assert functional is not None
+        positional, named = self._values(op, functional, rule, _bind_arguments(op, args, kwargs), data)
+        return [v for v in registry.apply(rule, Context(rule.op, (), self.platform), positional, named) if v is not None]
+
+    def _metadata(
+        self, op: OpOverload, form: schema.Form, functional: OpOverload, bound: dict[str, Any]
+    ) -> tuple[tuple[Spec, ...], Any]:
+        """The results of the functional form, and what PyTorch's meta kernel of the called form returned, if any."""
+        meta: Any = None
+        positional, named = _call_arguments(op, bound)
+        try:
+            meta = op(*positional, **named)
+        except NotImplementedError:
+            pass
+        if not form.written:
+            return (tuple(_specs(meta)) if meta is not None else ()), meta
+        targets = self._targets(op, bound, form.written)
+        if form.is_out:
+            return tuple(Spec(tuple(t.shape), t.dtype) for t in targets if t is not None), meta
+        names = {argument.name for argument in functional._schema.arguments}
+        try:
+            answer = functional(**{name: value for name, value in bound.items() if name in names})
+            return tuple(_specs(answer)), meta
+        except NotImplementedError:
+            if form.num_new:
+                return (), meta
+            return tuple(Spec(tuple(t.shape), t.dtype) for t in targets if t is not None), meta
+
+    def _new_results(self, op: OpOverload, meta: Any, results: list[Value | None]) -> Any:
+        queue = list(results)
+
+        def fresh(like: torch.Tensor | None) -> torch.Tensor | None:
+            value = queue.pop(0)
+            if value is None:
+                return None
+            if like is None or like.untyped_storage()._cdata in self.cells:
+                like = torch.empty(value.shape, dtype=value.dtype, device="meta")
+            self.bind(like, None)
+            self.write(like, value)
+            return like
+
+        if meta is None:
+            made = [fresh(None) for _ in results]
+            kinds = [str(r.type) for r in op._schema.returns]
+            if kinds == ["List[Tensor]"]:
+                return made
+            return made[0] if len(kinds) == 1 else tuple(made)
+        if isinstance(meta, torch.Tensor):
+            return fresh(meta)
+        return type(meta)(
+            [fresh(item) for item in part] if isinstance(part, (list, tuple)) else fresh(part) for part in meta
+        )
+
+    def _written_results(self, op: OpOverload, bound: dict[str, Any], meta: Any, fresh: list[Value | None]) -> Any:
+        """What an overload that writes returns: the written arguments themselves, and new tensors in between."""
+        by_name = {argument.name: bound.get(argument.name) for argument in op._schema.arguments}
+        aliases = {}
+        for argument in op._schema.arguments:
+            if argument.alias_info is not None:
+                for letter in argument.alias_info.before_set:
+                    aliases[letter] = by_name[argument.name]
+        metas = [] if meta is None else [meta] if isinstance(meta, torch.Tensor) else list(meta)
+        answers: list[Any] = []
+        queue = list(fresh)
+        for index, returned in enumerate(op._schema.returns):
+            if returned.alias_info is not None:
+                answers.append(aliases[next(iter(returned.alias_info.before_set))])
+                continue
+            value = queue.pop(0)
+            like = metas[index] if index < len(metas) else None
+            answers.append(None if value is None else self._new_results(op, like, [value]) if like is not None else
+                           self._bind_new(value))
+        return None if not answers else answers[0] if len(answers) == 1 else tuple(answers)
+
+    def _bind_new(self, value: Value) -> torch.Tensor:
+        made = torch.empty(value.shape, dtype=value.dtype, device="meta")
+        self.bind(made, value)
+        return made
+
+    def _count_undeclared(self, op: OpOverload, rule: Lowering, bound: dict[str, Any]) -> int:
+        return sum(bound.get(name) is not None for name in rule.writes)
+
+    def _write_undeclared(
+        self, op: OpOverload, rule: Lowering, bound: dict[str, Any], values: list[Value | None]
+    ) -> None:
+        targets = [bound[name] for name in rule.writes if bound.get(name) is not None]
+        for target, value in zip(targets, values, strict=True):
+            if value is not None:
+                self.write(target, value)
+
+    # ----------------------------------------------------------------------------------------------- arguments
+
+    def _values(
+        self,
+        op: OpOverload,
+        functional: OpOverload,
+        rule: Lowering,
+        bound: dict[str, Any],
+        data: Mapping[tuple[int, int], Value],
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments as the lowering takes them: see `ops/registry.py`."""
+        places = {argument.name: index for index, argument in enumerate(op._schema.arguments)}
+        wide = torch.get_default_dtype() in WIDE or any(
+            dtype in WIDE for dtype in [bound.get("dtype"), *(t.dtype for t in _tensors_of(bound.values()) if t is not None)]
+        )
+        positional: list[Any] = []
+        named: dict[str, Any] = {}
+        complete = True
+        for argument in functional._schema.arguments:
+            name = argument.name
+            if name in schema.DROPPED or name not in bound or _is_default(argument, bound[name]):
+                complete = False
+                continue
+            value = self._value(rule, argument, bound[name], places[name], data, wide)
+            if argument.kwarg_only or not complete:
+                named[name] = value
+            else:
+                positional.append(value)
+        return positional, named
+
+    def _value(
+        self,
+        rule: Lowering,
+        argument: torch._C.Argument,
+        given: Any,
+        place: int,
+        data: Mapping[tuple[int, int], Value],
+        wide: bool,
+    ) -> Any:
+        kind = _kind(str(argument.type))
+
+        def one(item: Any, index: int) -> Any:
+            if (place, index) in data:
+                return data[place, index]
+            if isinstance(item, torch.Tensor):
+                return self.read(item)
+            if isinstance(item, (bool, int, float, complex)) and _is_operand(rule, argument.name, kind, item):
+                return weak_scalar(item, wide)
+            return item
+
+        if isinstance(given, (list, tuple)) and kind in ("Tensor", "number", "float"):
+            return [one(item, index) for index, item in enumerate(given)]
+        return one(given, 0)
+
+
+class _Mode(TorchDispatchMode):
+    """Sends the ATen calls of a decomposition to a trace."""
+
+    def __init__(self, trace: Trace):
+        super().__init__()
+        self.trace = trace
+
+    def __torch_dispatch__(self, op: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if op.namespace != "aten" and op.namespace != "prims":
+            raise UnsupportedOpError(f"{op} is not an ATen operator")
+        tensors = _tensors_of([*args, *kwargs.values()])
+        if all(t is None or t.device.type == "cpu" for t in tensors) and _device(kwargs) == "cpu":
+            return op(*args, **kwargs)  # a constant that a decomposition makes on the host
+        return self.trace.call(op, args, kwargs)
+
+
+def _device(kwargs: Mapping[str, Any]) -> str:
+    device = kwargs.get("device")
+    return "cpu" if device is None else torch.device(device).type
+
+
+def weak_scalar(number: Any, wide: bool) -> Value:
+    """A Python number as a constant that promotes as PyTorch's wrapped numbers do."""
+    made = hlo.scalar(number, scalar_dtype(number, wide))
+    return Value(made.name, made.shape, made.dtype, weak=True)
+
+
+def scalar_dtype(number: Any, wide: bool) -> torch.dtype:
+    if isinstance(number, bool):
+        return torch.bool
+    if isinstance(number, int):
+        return torch.int64
+    if isinstance(number, float):
+        return torch.float64 if wide else torch.float32
+    return torch.complex128 if wide else torch.complex64
+
+
+def _kind(type_name: str) -> str:
+    """Optional[List[Tensor]] -> Tensor."""
+    return type_name.replace("Optional[", "").replace("List[", "").rstrip("]")
+
+
+def _is_operand(rule: Lowering, name: str, kind: str, number: Any) -> bool:
+    if kind == "Tensor":
+        return True
+    if kind == "number":
+        if name in rule.static:
+            return False
+        return not (name in rule.static_integral and is_static_integral(number))
+    return kind == "float" and name in rule.data
+
+
+def is_static_integral(number: Any) -> bool:
+    """Numbers that a `static_integral` argument keeps as constants; csrc/dispatch.cpp has the same rule."""
+    return isinstance(number, (bool, int)) or isinstance(number, float) and (number == 0.5 or number.is_integer())
+
+
+def _is_default(argument: torch._C.Argument, value: Any) -> bool:
+    if not argument.has_default_value():
+        return False
+    default = argument.default_value
+    return value is default or type(value) is type(default) and not isinstance(value, torch.Tensor) and value == default
+
+
+def _bind_arguments(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    bound = dict(kwargs)
+    for argument, value in zip(op._schema.arguments, args, strict=False):
+        bound[argument.name] = value
+    return bound
+
+
+def _call_arguments(op: OpOverload, bound: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments for a call on meta tensors."""
+    positional: list[Any] = []
+    named: dict[str, Any] = {}
+    for argument in op._schema.arguments:
+        if argument.name not in bound:
+            continue
+        value = bound[argument.name]
+        if argument.name == "device":
+            value = torch.device("meta")
+        elif argument.name == "generator":
+            value = None
+        if argument.kwarg_only or len(positional) + len(named) > len(positional):
+            named[argument.name] = value
+        else:
+            positional.append(value)
+    if "device" not in named and any(a.name == "device" and a.kwarg_only for a in op._schema.arguments):
+        if not any(isinstance(v, torch.Tensor) for v in positional):
+            named["device"] = torch.device("meta")
+    return positional, named
+
+
+def _tensors_of(values: Any) -> list[torch.Tensor | None]:
+    """Tensors (and undefined ones) in order, lists opened."""
+    found: list[torch.Tensor | None] = []
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            found += [item for item in value if item is None or isinstance(item, torch.Tensor)]
+        elif value is None or isinstance(value, torch.Tensor):
+            found.append(value)
+    return found
+
+
+def _specs(answer: Any) -> list[Spec]:
+    items = [answer] if isinstance(answer, torch.Tensor) or answer is None else list(answer)
+    return [Spec(tuple(t.shape), t.dtype) if t is not None else Spec((), torch.float32) for t in _tensors_of(items)]

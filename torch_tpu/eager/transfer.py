@@ -1,0 +1,140 @@
+"""Copies between host and device, and what is read on the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torch_tpu import _plug, hlo
+from torch_tpu.eager.program import Program, aval_id, num_bytes, spec_of
+from torch_tpu.runtime import platform
+from torch_tpu.stats import counters
+from torch_tpu.tensor import views
+from torch_tpu.tensor.views import View
+
+_readers: dict[tuple[int, View], Program] = {}
+
+
+def store(tensor: torch.Tensor, host: torch.Tensor, *, owned: bool = False) -> None:
+    """Makes a CPU tensor's values the value of a device tensor's storage: the tensor must be all of it."""
+    array = platform.client().put(host, owned=owned)
+    count = num_bytes(tuple(host.shape), host.dtype)
+    _plug.set_value(tensor, array, aval_id(tuple(host.shape), host.dtype), count)
+
+
+def is_whole(tensor: torch.Tensor) -> bool:
+    """A dense tensor that is all of its storage."""
+    return (
+        tensor.storage_offset() == 0
+        and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.dtype.itemsize
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and views.physical_order(tuple(tensor.shape), tensor.stride()) is not None
+    )
+
+
+def to_device(target: torch.Tensor, source: torch.Tensor) -> None:
+    """target.copy_(source) for a CPU source."""
+    if target.numel() == 0:
+        return
+    source = source.detach()
+    if is_whole(target):
+        order = views.physical_order(tuple(target.shape), target.stride())
+        assert order is not None
+        cast = source.to(target.dtype).expand(target.shape)
+        host = cast.resolve_conj().resolve_neg().permute(order).contiguous()
+        store(target, host, owned=host.data_ptr() != source.data_ptr())
+        return
+    staged = torch.empty(source.shape, dtype=target.dtype, device=target.device)
+    store(staged, source.to(target.dtype).resolve_conj().resolve_neg().contiguous())
+    target.copy_(staged)
+
+
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """The values of a device tensor, after waiting for them. The result may share device memory: do not write to it."""
+    tensor = tensor.detach()
+    shape, dtype = tuple(tensor.shape), tensor.dtype
+    if tensor.numel() == 0:
+        return torch.empty(shape, dtype=dtype)
+    array = _plug.get_value(tensor)
+    if array is None:
+        return torch.zeros(shape, dtype=dtype)
+    aval = _plug.get_aval(tensor)
+    spec = spec_of(aval)
+    counters.device_to_host += 1
+    client = platform.client()
+    if is_whole(tensor) and num_bytes(*spec) == tensor.numel() * dtype.itemsize:
+        host = client.get(array, spec.dtype)
+        counters.device_to_host_bytes += num_bytes(*spec)
+        if spec.dtype is not dtype:
+            host = _reinterpret(host, dtype)
+        order = views.physical_order(shape, tensor.stride())
+        assert order is not None
+        host = host.reshape([shape[dim] for dim in order])
+        return host.permute([order.index(dim) for dim in range(len(order))])
+    counters.device_to_host_bytes += num_bytes(shape, dtype)
+    view = View.of(tensor)
+    key = (aval, view)
+    program = _readers.get(key)
+    if program is None:
+        with hlo.Function("read") as function:
+            value = views.read(function.argument(*spec), view)
+            program = _readers[key] = Program("read", function, [value])
+    return client.get(program.run([array], None)[0], dtype)
+
+
+def _reinterpret(host: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    flat = host.contiguous().reshape(-1)
+    if flat.dtype.is_complex:
+        flat = torch.view_as_real(flat).reshape(-1)
+    if dtype.is_complex:
+        return torch.view_as_complex(flat.view(hlo.real_dtype(dtype)).reshape(-1, 2))
+    return flat.view(torch.uint8).view(dtype)
+
+
+def to_cpu(value: Any) -> Any:
+    """Device tensors of an argument as CPU tensors with the same sizes and strides, which may be written to."""
+    if isinstance(value, torch.Tensor) and value.device.type == "tpu":
+        host = to_host(value)
+        copy = torch.empty_strided(value.shape, _dense_strides(value), dtype=value.dtype)
+        copy.copy_(host)
+        return copy
+    if isinstance(value, (list, tuple)):
+        return type(value)(to_cpu(item) for item in value)
+    if isinstance(value, torch.device) and value.type == "tpu":
+        return torch.device("cpu")
+    return value
+
+
+def _dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    if views.physical_order(tuple(tensor.shape), tensor.stride()) is not None:
+        return tensor.stride()
+    return views.contiguous_strides(tensor.shape)
+
+
+def to_tpu(value: Any) -> Any:
+    """CPU tensors of a result as device tensors."""
+    if isinstance(value, torch.Tensor) and value.device.type == "cpu":
+        return value.to("tpu")
+    if isinstance(value, (list, tuple)):
+        return type(value)(to_tpu(item) for item in value)
+    return value
+
+
+def copy_(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """aten::copy_ where one side is on the host."""
+    if torch.broadcast_shapes(target.shape, source.shape) != target.shape:
+        raise RuntimeError(
+            f"The size of tensor a {tuple(target.shape)} must match the size of tensor b {tuple(source.shape)}"
+        )
+    if target.device.type == "tpu":
+        to_device(target, source)
+    else:
+        target.copy_(to_host(source))
+    return target
+
+
+def item(tensor: torch.Tensor) -> bool | int | float | complex:
+    """The Python number of a one-element tensor."""
+    return to_host(tensor).item()

@@ -1,0 +1,47 @@
+"""Making complex tensors and taking them apart."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from torch_tpu import hlo
+from torch_tpu.hlo import Value
+from torch_tpu.ops.elementwise import table
+from torch_tpu.ops.registry import NONE
+
+
+def polar(size: Value, angle: Value) -> Value:
+    return hlo.make_complex(size * hlo.cosine(angle), size * hlo.sine(angle))
+
+
+def angle(x: Value) -> Value:
+    """The argument: of real numbers 0 or pi, of NaN NaN."""
+    if x.dtype.is_complex:
+        return hlo.atan2(hlo.imag(x), hlo.real(x))
+    x = x if x.dtype.is_floating_point else hlo.convert(x, torch.float32)
+    return hlo.select(hlo.is_nan(x), x, hlo.select(hlo.less(x, 0), math.pi, hlo.zeros_like(x)))
+
+
+def view_as_real(x: Value) -> Value:
+    return hlo.stack([hlo.real(x), hlo.imag(x)], -1)
+
+
+def view_as_complex(x: Value) -> Value:
+    return hlo.make_complex(hlo.index_in_dim(x, -1, 0), hlo.index_in_dim(x, -1, 1))
+
+
+table(
+    {
+        "_conj_copy": hlo.conj,
+        "_conj_physical": hlo.conj,
+        "_neg_view_copy": hlo.negate,
+        "angle": angle,
+        "complex": hlo.make_complex,
+        "polar": polar,
+        "view_as_complex_copy": view_as_complex,
+        "view_as_real_copy": view_as_real,
+    },
+    NONE,
+)

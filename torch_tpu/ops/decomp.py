@@ -1,0 +1,63 @@
+"""Which of PyTorch's decompositions are accepted, and in which order they are tried.
+
+An overload without a lowering is traced through PyTorch's own definition of it, if there is one: the composite kernel,
+or an entry of the decomposition table. `REFUSED` lists the ones that are wrong or bad on this device, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._C import DispatchKey
+from torch._decomp import decomposition_table
+from torch._ops import OpOverload
+
+from torch_tpu.ops import registry, schema
+
+REFUSED: dict[str, str] = {
+    "aten::index_put": "its decomposition reads the indices on the host",
+}
+"""Overload -> why PyTorch's decomposition table is not used for it."""
+
+COMPOSITE_KEYS = (
+    DispatchKey.CompositeExplicitAutogradNonFunctional,
+    DispatchKey.CompositeExplicitAutograd,
+    DispatchKey.CompositeImplicitAutograd,
+)
+
+
+def candidates(op: OpOverload) -> list[Callable[..., Any]]:
+    """Definitions of an overload in terms of others, best first."""
+    found: list[Callable[..., Any]] = []
+    if op in decomposition_table and registry.overload_name(op) not in REFUSED:
+        found.append(decomposition_table[op])
+    for key in COMPOSITE_KEYS:
+        if key is DispatchKey.CompositeExplicitAutogradNonFunctional:
+            continue  # calls the structured kernel that is being looked for
+        if op.has_kernel_for_dispatch_key(key):
+            found.append(_composite(op, key))
+    return found
+
+
+def _composite(op: OpOverload, key: DispatchKey) -> Callable[..., Any]:
+    return lambda *args, **kwargs: op._op_dk(key, *args, **kwargs)
+
+
+def is_decomposed(op: OpOverload) -> bool:
+    """A table entry exists for the overload or for its functional form."""
+    functional = schema.form(op).functional
+    return any(
+        o in decomposition_table and registry.overload_name(o) not in REFUSED
+        for o in (op, functional)
+        if o is not None
+    )
+
+
+def composite_only(op: OpOverload) -> bool:
+    """PyTorch's composite kernel is what serves the overload: nothing better is known."""
+    return not is_decomposed(op) and any(op.has_kernel_for_dispatch_key(key) for key in COMPOSITE_KEYS)
+
+
+__all__ = ["REFUSED", "candidates", "composite_only", "is_decomposed", "torch"]

@@ -1,0 +1,115 @@
+"""What an overload's schema says: which arguments it writes, and which functional overload does the same work.
+
+In-place, `out=`, foreach and fused forms have no lowering of their own. `form(op)` finds the functional overload that
+computes the values, and says where they go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch._ops import OpOverload
+
+from torch_tpu.ops import registry
+
+DROPPED = frozenset({"layout", "device", "pin_memory", "memory_format", "generator", "non_blocking"})
+"""Arguments that lowerings never see."""
+
+RENAMED = {
+    "aten::normal_": "normal_functional",
+    "aten::_native_batch_norm_legit": "_native_batch_norm_legit_functional",
+    "aten::_batch_norm_with_update": "_batch_norm_with_update_functional",
+    "aten::rrelu_with_noise": "rrelu_with_noise_functional",
+    "aten::rrelu_with_noise_": "rrelu_with_noise_functional",
+}
+"""Functional packets that are not named like the overload that writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How an overload relates to the functional one that computes its values."""
+
+    functional: OpOverload | None
+    """None where PyTorch has no functional overload for it."""
+    written: tuple[int, ...]
+    """Arguments (by schema position) that receive values: `functional`'s last results, in order."""
+    is_out: bool
+    """The written arguments are `out=` arguments: they are resized, and their values are never read."""
+    num_new: int
+    """Returns that are new tensors; the other returns are written arguments."""
+
+
+def is_written(argument: torch._C.Argument) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def returns_view(op: OpOverload) -> bool:
+    """A result shares memory with an argument that is not written."""
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns)
+
+
+@cache
+def form(op: OpOverload) -> Form:
+    """The form of an overload, from its schema alone."""
+    arguments = op._schema.arguments
+    written = tuple(index for index, argument in enumerate(arguments) if is_written(argument))
+    num_new = sum(r.alias_info is None for r in op._schema.returns)
+    if not written:
+        return Form(op, (), False, num_new)
+    is_out = all(arguments[index].is_out for index in written)
+    return Form(_functional(op, written), written, is_out, num_new)
+
+
+def _signature(op: OpOverload, skip: tuple[int, ...] = ()) -> list[tuple[str, str]]:
+    return [
+        (argument.name, str(argument.type))
+        for index, argument in enumerate(op._schema.arguments)
+        if index not in skip and argument.name not in DROPPED and argument.name != "dtype"
+    ]
+
+
+def _functional(op: OpOverload, written: tuple[int, ...]) -> OpOverload | None:
+    name = op._schema.name
+    namespace, _, packet = name.partition("::")
+    is_out = op._schema.arguments[written[0]].is_out
+    wanted = _signature(op, written if is_out else ())
+    candidates = [RENAMED.get(name, packet)]
+    if packet.endswith("_") and not packet.endswith("__"):
+        candidates.append(packet[:-1])
+    for candidate in candidates:
+        found = getattr(getattr(torch.ops, namespace), candidate, None)
+        if found is None:
+            continue
+        overloads = [getattr(found, overload) for overload in found.overloads()]
+        functional = [o for o in overloads if not o._schema.is_mutable and _signature(o) == wanted]
+        if functional:
+            return min(functional, key=lambda o: o._schema.overload_name != op._schema.overload_name)
+    return None
+
+
+def lowering_of(op: OpOverload) -> registry.Lowering | None:
+    """The lowering that serves an overload, directly or through its functional form."""
+    functional = form(op).functional
+    return registry.LOWERINGS.get(registry.overload_name(functional)) if functional is not None else None
+
+
+@cache
+def lowerable_composite(op: OpOverload) -> bool:
+    """PyTorch defines the overload in terms of other operators."""
+    name, _, overload = registry.overload_name(op).partition(".")
+    return bool(_composite_keys(name, overload))
+
+
+def _composite_keys(name: str, overload: str) -> list[str]:
+    full = f"{name}.{overload}" if overload else name
+    return [
+        key
+        for key in (
+            "CompositeExplicitAutogradNonFunctional",
+            "CompositeExplicitAutograd",
+            "CompositeImplicitAutograd",
+        )
+        if torch._C._dispatch_has_kernel_for_dispatch_key(full, key)
+    ]

@@ -1,0 +1,85 @@
+"""How XLA compiles: one place for every option that the backend sets, with what it was found to cost.
+
+Efforts on XLA's CPU client, CPU milliseconds to compile / microseconds to run, one machine (2 cores, AVX-512):
+
+    program                         normal          low             least
+    8x8 add                         33 / 6          16 / 6          10 / 7
+    256x256 matrix product           7 / 200         7 / 200         7 / 300
+    20 functions over 512x512       48 / 5500       38 / 5500       22 / 70000
+    softmax of 256x1000             46 / 160        36 / 160        15 / 650
+    sort of 4096                    13 / 680        12 / 680        11 / 800
+    3x3 convolution, 8x16x32x32    150 / 850        61 / 1100       17 / 2100
+
+Numerics are the same for all: no fast math, no excess precision, NaN kept by minimum and maximum. XLA's CPU client
+sets its threads to flush denormals to zero, as TPUs do, and has no option for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from jaxlib import xla_client
+
+from torch_tpu import settings
+
+Effort = Literal["least", "low", "normal"]
+"""normal: XLA's own level. low: the older emitter of CPU code, which LLVM gets through twice as fast, for single
+operators. least: no optimization by LLVM, for programs on a few thousand elements."""
+
+SMALL = 4096
+"""Up to this many elements, in all results together, `choose` takes the least effort."""
+
+_SLOW_UNOPTIMIZED = ("while", "dot_general", "convolution", "sort", "fft", "cholesky", "custom_call", "triangular_solve")
+
+
+def choose(asked: Effort, num_elements: int, text: str) -> Effort:
+    """The effort for a program, after `settings.xla_effort` and its size.
+
+    Args:
+        asked: what the caller would take for a large program.
+        num_elements: in all results together.
+    """
+    if settings.xla_effort != "auto":
+        return settings.xla_effort
+    if asked == "low" and num_elements <= SMALL and not any(f"stablehlo.{op}" in text for op in _SLOW_UNOPTIMIZED):
+        return "least"
+    return asked
+
+
+def overrides(effort: Effort, platform: str) -> tuple[tuple[str, Any], ...]:
+    """XLA options by name, in a fixed order: they are part of a program's key in the disk cache."""
+    chosen: dict[str, Any] = {"xla_allow_excess_precision": settings.allow_excess_precision}
+    if platform == "cpu":
+        chosen["xla_cpu_enable_fast_math"] = False
+        if effort != "normal":
+            chosen["xla_cpu_use_fusion_emitters"] = False
+        if effort == "least":
+            chosen["xla_backend_optimization_level"] = 0
+    for item in settings.xla_options:
+        name, _, value = item.partition("=")
+        chosen[name.strip().lstrip("-")] = _value(value.strip())
+    return tuple(sorted(chosen.items()))
+
+
+def options(effort: Effort = "normal", platform: str = "cpu") -> Any:
+    """What `compile_and_load` takes: compile options for one device.
+
+    Args:
+        effort: how hard XLA optimizes; see the table above.
+        platform: "cpu", "tpu" or "cuda".
+    """
+    result = xla_client.CompileOptions()
+    result.env_option_overrides = list(overrides(effort, platform))
+    return result
+
+
+def _value(text: str) -> bool | int | float | str:
+    """An option's value as XLA wants it: typed by how it is written."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,252 @@
+"""Reading and writing a storage's array through a tensor's sizes, strides and offset, as StableHLO.
+
+A storage holds a dense array whose dimensions are in stride order. A tensor on it is a *view*: dtype, sizes, strides
+and offset in elements. When the strides nest - each divides the next larger one, and no window carries over into the
+next - the view is a reshape, a slice, a transpose and a broadcast, and a write is the inverse with a
+dynamic-update-slice. Every other view is a gather, and its write a scatter. XLA fuses these with what uses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from torch_tpu import hlo
+from torch_tpu.hlo import Value
+
+
+class View(NamedTuple):
+    """How a tensor looks at its storage; sizes, strides and offset count elements of dtype."""
+
+    dtype: torch.dtype
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    conj: bool = False
+    neg: bool = False
+
+    @staticmethod
+    def of(tensor: torch.Tensor) -> View:
+        return View(
+            tensor.dtype,
+            tuple(tensor.shape),
+            tensor.stride(),
+            tensor.storage_offset(),
+            tensor.is_conj(),
+            tensor.is_neg(),
+        )
+
+    @property
+    def numel(self) -> int:
+        count = 1
+        for size in self.size:
+            count *= size
+        return count
+
+
+class Level(NamedTuple):
+    """One dimension of the nested form: how many steps of `stride` it has, and the window that the view takes."""
+
+    stride: int
+    steps: int
+    start: int
+    length: int
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def physical_order(size: Sequence[int], stride: Sequence[int]) -> tuple[int, ...] | None:
+    """The dimensions from the largest stride to the smallest if that makes a dense array, else None."""
+    if 0 in size:
+        return tuple(range(len(size)))
+    order = sorted(range(len(size)), key=lambda dim: (-stride[dim], size[dim] == 1, dim))
+    step = 1
+    for dim in reversed(order):
+        if size[dim] == 1:
+            continue
+        if stride[dim] != step:
+            return None
+        step *= size[dim]
+    return tuple(order)
+
+
+def retype(base: Value, dtype: torch.dtype) -> Value:
+    """The same memory as an array of another dtype (torch.Tensor.view(dtype), view_as_real, view_as_complex)."""
+    if base.dtype is dtype:
+        return base
+    if base.dtype.is_complex:
+        parts = hlo.stack([hlo.real(base), hlo.imag(base)], base.ndim)
+        return retype(parts, dtype)
+    if dtype.is_complex:
+        pairs = retype(base, hlo.real_dtype(dtype))
+        if pairs.ndim == 0 or pairs.shape[-1] != 2:
+            flat = hlo.flatten(pairs)
+            flat = hlo.pad(flat, [0], [flat.numel % 2])
+            pairs = hlo.reshape(flat, (flat.numel // 2, 2))
+        return hlo.make_complex(hlo.index_in_dim(pairs, -1, 0), hlo.index_in_dim(pairs, -1, 1))
+    if base.dtype is torch.bool:
+        return retype(hlo.convert(base, torch.uint8), dtype)
+    if dtype is torch.bool:
+        return hlo.not_equal(retype(base, torch.uint8), 0)
+    old, new = base.dtype.itemsize, dtype.itemsize
+    if new > old:
+        ratio = new // old
+        if base.ndim == 0 or base.shape[-1] != ratio:
+            flat = hlo.flatten(base)
+            flat = hlo.pad(flat, [0], [-flat.numel % ratio])
+            base = hlo.reshape(flat, (flat.numel // ratio, ratio))
+    return hlo.bitcast(base, dtype)
+
+
+def _levels(numel: int, strides: Sequence[int], lengths: Sequence[int], offset: int) -> list[Level] | None:
+    """The nested form for strictly decreasing strides that end in 1, or None."""
+    levels, rest, outer = [], offset, 0
+    for index, (stride, length) in enumerate(zip(strides, lengths, strict=True)):
+        start, rest = divmod(rest, stride)
+        if index == 0:
+            steps = -(-max(numel, (start + length) * stride) // stride)
+        elif outer % stride:
+            return None
+        else:
+            steps = outer // stride
+            if start + length > steps:
+                return None
+        levels.append(Level(stride, steps, start, length))
+        outer = stride
+    return levels
+
+
+def nest(shape: Sequence[int], view: View) -> tuple[list[Level], tuple[int, ...]] | None:
+    """The nested form of a view of an array, and the view's dimensions that are not repeated, by falling stride."""
+    numel = 1
+    for size in shape:
+        numel *= size
+    kept = [dim for dim, size in enumerate(view.size) if size > 1 and view.stride[dim] > 0]
+    kept.sort(key=lambda dim: (-view.stride[dim], dim))
+    windows = {view.stride[dim]: view.size[dim] for dim in kept}
+    if len(windows) != len(kept):
+        return None
+    array_strides = {stride for stride, size in zip(contiguous_strides(shape), shape, strict=True) if size > 1}
+    for extra in (array_strides | {1}, {1}):  # following the array's own dimensions avoids a relayout on TPU
+        strides = sorted(extra | windows.keys(), reverse=True)
+        levels = _levels(numel, strides, [windows.get(stride, 1) for stride in strides], view.offset)
+        if levels is not None:
+            return levels, tuple(kept)
+    return None
+
+
+def _refine(base: Value, levels: Sequence[Level]) -> Value:
+    shape = tuple(level.steps for level in levels)
+    count = 1
+    for size in shape:
+        count *= size
+    if count != base.numel:
+        flat = hlo.flatten(base)
+        base = hlo.pad(flat, [0], [count - flat.numel])
+    return hlo.reshape(base, shape)
+
+
+def read(base: Value, view: View) -> Value:
+    """The values that a tensor sees, in its logical shape."""
+    if 0 in view.size:
+        return hlo.full(view.size, 0, view.dtype)
+    value = _read(retype(base, view.dtype), view)
+    if view.conj:
+        value = hlo.conj(value)
+    return hlo.negate(value) if view.neg else value
+
+
+def _read(base: Value, view: View) -> Value:
+    if base.shape == view.size and view.offset == 0 and view.stride == contiguous_strides(base.shape):
+        return base
+    nested = nest(base.shape, view)
+    if nested is None:
+        return hlo.take(hlo.flatten(base), _flat_indices(view))
+    levels, kept = nested
+    fine = _refine(base, levels)
+    part = hlo.slice(fine, [level.start for level in levels], [level.start + level.length for level in levels])
+    part = hlo.reshape(part, [view.size[dim] for dim in kept])
+    ascending = sorted(kept)
+    part = hlo.transpose(part, [kept.index(dim) for dim in ascending])
+    if len(ascending) < len(view.size):
+        if any(size > 1 for dim, size in enumerate(view.size) if dim not in kept):
+            return hlo.broadcast_in_dim(part, view.size, ascending)
+        return hlo.reshape(part, view.size)
+    return part
+
+
+def _flat_indices(view: View) -> Value:
+    last = view.offset + sum((size - 1) * stride for size, stride in zip(view.size, view.stride, strict=True))
+    dtype = torch.int32 if last < 2**31 else torch.int64
+    index = hlo.full(view.size, view.offset, dtype)
+    for dim, stride in enumerate(view.stride):
+        if view.size[dim] > 1 and stride:
+            index = index + hlo.iota(view.size, dim, dtype) * stride
+    return index
+
+
+OVERLAP = (
+    "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
+    "Please clone() the tensor before performing the operation."
+)
+
+
+def write(base: Value | None, numel: int, view: View, value: Value) -> Value:
+    """The storage's array after a tensor on it was assigned a value of the tensor's shape and dtype.
+
+    Args:
+        base: the array before, or None where there was nothing yet.
+        numel: elements of the view's dtype in the storage.
+
+    Raises:
+        RuntimeError: the tensor's elements overlap.
+    """
+    if any(size > 1 and stride == 0 for size, stride in zip(view.size, view.stride, strict=True)) and view.numel:
+        raise RuntimeError(OVERLAP)
+    if view.neg:
+        value = hlo.negate(value)
+    if view.conj:
+        value = hlo.conj(value)
+    order = physical_order(view.size, view.stride)
+    if order is not None and view.offset == 0 and view.numel == numel:
+        dense = hlo.transpose(value, order)
+        if base is not None and base.dtype is view.dtype and base.numel == numel:
+            return hlo.reshape(dense, base.shape)
+        return dense
+    if base is None:
+        base = hlo.full((numel,), 0, view.dtype)
+    base = retype(base, view.dtype)
+    if view.numel == 0:
+        return base
+    nested = nest(base.shape, view)
+    if nested is None:
+        flat = hlo.flatten(base)
+        flat = hlo.pad(flat, [0], [max(0, numel - flat.numel)])
+        indices = hlo.expand_dims(hlo.flatten(_flat_indices(view)), [-1])
+        return hlo.scatter(
+            flat,
+            indices,
+            hlo.flatten(value),
+            lambda old, new: new,
+            update_window_dims=[],
+            inserted_window_dims=[0],
+            scatter_dims_to_operand_dims=[0],
+        )
+    levels, kept = nested
+    squeezed = hlo.reshape(value, [view.size[dim] for dim in sorted(kept)])
+    ascending = sorted(kept)
+    part = hlo.transpose(squeezed, [ascending.index(dim) for dim in kept])
+    part = hlo.reshape(part, [level.length for level in levels])
+    fine = hlo.dynamic_update_slice(_refine(base, levels), part, [level.start for level in levels])
+    if fine.numel == base.numel:
+        return hlo.reshape(fine, base.shape)
+    flat = hlo.slice_in_dim(hlo.flatten(fine), 0, 0, min(fine.numel, max(numel, base.numel)))
+    return hlo.reshape(flat, base.shape) if flat.numel == base.numel else flat
