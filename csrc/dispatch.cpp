@@ -5,6 +5,7 @@
 #include "plug.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
 #include <ATen/core/stack.h>
 #include <c10/core/DefaultDtype.h>
 #include <torch/csrc/Dtype.h>
@@ -538,7 +539,7 @@ bool wants_kernel(const c10::OperatorHandle& handle, const std::unordered_set<st
   const auto& name = handle.operator_name();
   if (name.name.rfind("aten::", 0) != 0) return false;
   const auto full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-  if (skipped.count(full) || is_view(handle.schema())) return false;
+  if (skipped.count(full) || is_view(handle.schema()) || handle.hasTag(at::Tag::inplace_view)) return false;
   if (handle.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) return false;
   if (handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return false;
   for (auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA, c10::DispatchKey::Meta,

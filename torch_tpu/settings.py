@@ -144,14 +144,14 @@ Effort = Literal["auto", "least", "low", "normal"]
 
 platform: Platform = declare(
     "platform",
-    cast(Platform, "auto"),
+    "auto",
     "TORCH_TPU_PLATFORM",
     "What the device runs on. auto: a TPU where there is one, else XLA's CPU client. Read when the device starts.",
     choices=("auto", "tpu", "cpu", "cuda"),
 )
 eager_mode: EagerMode = declare(
     "eager_mode",
-    cast(EagerMode, "strict"),
+    "strict",
     "TORCH_TPU_EAGER_MODE",
     "How operators run outside compiled functions. strict: each as its own program, asynchronously. debug: waits for "
     "each, checks indices, names the Python line in errors. fused: several together.",
@@ -160,7 +160,7 @@ eager_mode: EagerMode = declare(
 )
 fallback: Fallback = declare(
     "fallback",
-    cast(Fallback, "warn"),
+    "warn",
     "TORCH_TPU_FALLBACK",
     "What happens at an operator without a lowering. warn: it runs on the CPU, is counted, and warns once per "
     "operator. count: the same without a warning. error: FallbackError.",
@@ -168,7 +168,7 @@ fallback: Fallback = declare(
 )
 matmul_precision: Precision = declare(
     "matmul_precision",
-    cast(Precision, "default"),
+    "default",
     "TORCH_TPU_MATMUL_PRECISION",
     "Precision of float32 matrix products: medium is one bfloat16 pass, high three, highest six. default: medium on a "
     "TPU, exact on the CPU. torch.set_float32_matmul_precision sets it too.",
@@ -196,7 +196,7 @@ donation_threshold: int = declare(
 )
 xla_effort: Effort = declare(
     "xla_effort",
-    cast(Effort, "auto"),
+    "auto",
     "TORCH_TPU_XLA_EFFORT",
     "How hard XLA optimizes. least and low compile faster, normal is XLA's own level. auto: normal for compiled "
     "functions, low for single operators, least for those on a few thousand elements.",

@@ -82,10 +82,9 @@ def miss(
     """
     name = registry.overload_name(op)
     special = host.SPECIAL.get(name)
-    if special is not None:
-        answer = special(*args)
-        if answer is not NotImplemented:
-            return answer
+    answer = host.write_dynamic_out(op, args) if special is None else special(*args)
+    if answer is not NotImplemented:
+        return answer
     if key is None:
         return fallback.uncacheable(op, args)
     if key in _refused:

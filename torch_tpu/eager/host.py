@@ -118,6 +118,23 @@ def cut_rows(op: OpOverload, rule: Lowering, specs: Sequence[tuple[tuple[int, ..
     return tensors[0] if len(op._schema.returns) == 1 else tuple(tensors)
 
 
+def write_dynamic_out(op: OpOverload, args: Sequence[Any]) -> Any:
+    """The `out=` form of an operator whose result's size depends on data: NotImplemented for any other."""
+    form = schema.form(op)
+    rule = schema.lowering_of(op)
+    if rule is None or not rule.dynamic or not form.is_out or form.functional is None:
+        return NotImplemented
+    named = {a.name: value for i, (a, value) in enumerate(zip(op._schema.arguments, args)) if i not in form.written}
+    answer = form.functional(**named)
+    results = [answer] if isinstance(answer, torch.Tensor) else list(answer)
+    targets = [args[place] for place in form.written]
+    for target, result in zip(targets, results, strict=True):
+        if target.shape != result.shape:
+            target.resize_(result.shape)
+        target.copy_(result)
+    return targets[0] if len(targets) == 1 else tuple(targets)
+
+
 @operator("bincount")
 def bincount(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
     if x.dim() != 1 or x.is_floating_point() or x.is_complex() or x.dtype is torch.bool:
@@ -183,8 +200,15 @@ def index_tensor(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Any
     return aten.index.Tensor(x, expand_masks(x, indices))
 
 
-@special("index_put_", "_index_put_impl_", "index_put")
+@special("index_put", "_unsafe_index_put")
 def index_put(
+    x: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, accumulate: bool = False
+) -> Any:
+    return index_put_(x.clone(), indices, values, accumulate) if _has_mask(indices) else NotImplemented
+
+
+@special("index_put_", "_index_put_impl_")
+def index_put_(
     x: torch.Tensor,
     indices: Sequence[torch.Tensor | None],
     values: torch.Tensor,
@@ -193,13 +217,12 @@ def index_put(
 ) -> Any:
     if not _has_mask(indices):
         return NotImplemented
-    target = x
     mask = indices[0]
     if len(indices) == 1 and mask is not None and values.numel() == 1 and not accumulate and x.dtype is values.dtype:
         if mask.dim() <= x.dim() and mask.shape == x.shape[: mask.dim()]:
             wide = mask.to(x.device, torch.bool).reshape(mask.shape + (1,) * (x.dim() - mask.dim()))
-            return target.copy_(torch.where(wide, values.to(x.device).reshape(()), x))
-    return aten.index_put_(target, expand_masks(x, indices), values, accumulate)
+            return x.copy_(torch.where(wide, values.to(x.device).reshape(()), x))
+    return aten.index_put_(x, expand_masks(x, indices), values, accumulate)
 
 
 @special("copy_")

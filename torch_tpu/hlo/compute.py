@@ -234,7 +234,7 @@ def fori_loop(
     return while_loop([start, *init], lambda index, *_: compare("LT", index, limit), step)[1:]
 
 
-def conditional(predicate: Value, then: Callable[[], Body], otherwise: Callable[[], Body]) -> list[Value]:
+def conditional(predicate: Value, then: Body, otherwise: Body) -> list[Value]:
     """Runs one of two branches (called without arguments, they use outer values) by a scalar bool."""
     yes, results = region([], then)
     no, others = region([], otherwise)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 import struct
 from typing import Any
@@ -92,7 +93,7 @@ def scalar_text(number: Any, dtype: torch.dtype) -> str:
         return _float_text(float(number), dtype)
     if isinstance(number, float) and not number.is_integer() or not isinstance(number, numbers.Real):
         raise TypeError(f"{number!r} is not an integer and cannot be a constant of {dtype}")
-    return str(int(number))
+    return str(math.trunc(number))
 
 
 def _float_text(value: float, dtype: torch.dtype) -> str:

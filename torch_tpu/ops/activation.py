@@ -28,7 +28,9 @@ def threshold(x: Value, limit: Value, value: Value) -> Value:
 
 
 def sigmoid_backward(grad: Value, output: Value) -> Value:
-    return grad * hlo.conj((1 - output) * output)
+    if output.dtype.is_complex:
+        return grad * hlo.conj((1 - output) * output)
+    return grad * (1 - output) * output
 
 
 def tanh_backward(grad: Value, output: Value) -> Value:
@@ -72,7 +74,7 @@ def hard_swish(x: Value) -> Value:
 
 def hard_swish_backward(grad: Value, x: Value) -> Value:
     middle = grad * (x / 3 + 0.5)
-    return hlo.select(hlo.less_equal(x, -3), 0, hlo.select(hlo.less(x, 3), middle, grad))
+    return hlo.select(hlo.less_equal(x, -3), 0, hlo.select(hlo.greater_equal(x, 3), grad, middle))
 
 
 def hard_tanh_backward(grad: Value, x: Value, low: Value, high: Value) -> Value:
@@ -264,27 +266,6 @@ def glu_backward_jvp(
 def prelu_backward(ctx: Context, grad: Value, x: Value, weight: Value) -> list[Value]:
     positive = hlo.greater(x, 0)
     return [hlo.select(positive, grad, weight * grad), hlo.select(positive, 0, x * grad)]
-
-
-@lowering("rrelu_with_noise_functional", promote=RESULT, static=("lower", "upper"), random=True)
-def randomized_leaky_relu(
-    ctx: Context,
-    x: Value,
-    noise: Value,
-    lower: float = 0.125,
-    upper: float = 1 / 3,
-    training: bool = False,
-) -> list[Value]:
-    """In training each negative element has its own random slope in [lower, upper], which is also returned."""
-    if not training:
-        return [hlo.select(hlo.greater(x, 0), x, x * ((lower + upper) / 2)), noise]
-    assert ctx.rng is not None, "declared random"
-    bits = hlo.rng_bits(ctx.rng, x.shape, hlo.bits_dtype(x.dtype))
-    digits = 24 if x.dtype.itemsize == 4 else 53
-    bits = hlo.shift_right_logical(bits, 8 * x.dtype.itemsize - digits)
-    uniform = hlo.convert(bits, x.dtype) * 2.0**-digits
-    slope = hlo.select(hlo.less_equal(x, 0), uniform * (upper - lower) + lower, 1)
-    return [x * slope, slope]
 
 
 @lowering("rrelu_with_noise_backward", promote=RESULT, static=("lower", "upper"))

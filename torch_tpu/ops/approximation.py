@@ -39,8 +39,8 @@ class Fit:
         return [float(number) for number in coefficients]
 
     def coefficients(self, dtype: torch.dtype) -> list[float]:
-        """Those that matter in a dtype."""
-        smallest = max(torch.finfo(dtype).eps / 16, 1e-15) * max(map(abs, self.series))
+        """Those that matter in a dtype, and that are not lost in the rounding errors of the quadrature."""
+        smallest = max(torch.finfo(dtype).eps / 16, 2e-14) * max(map(abs, self.series))
         last = max(index for index, number in enumerate(self.series) if abs(number) > smallest)
         return self.series[: last + 1]
 

@@ -8,7 +8,7 @@ import torch
 
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
-from torch_tpu.ops.elementwise import exp2, sign_bit, table, truncate
+from torch_tpu.ops.elementwise import copy_sign, exp2, sign_bit, square_root, table, truncate
 from torch_tpu.ops.registry import RESULT, Context, lowering
 
 
@@ -56,11 +56,6 @@ def floor_divide(x: Value, y: Value) -> Value:
     low = hlo.select(hlo.greater(quotient - low, 0.5), low + 1, low)
     zero = hlo.select(sign_bit(plain), -0.0, hlo.zeros_like(plain))
     return hlo.select(hlo.equal(y, 0), plain, hlo.select(hlo.equal(quotient, 0), zero, low))
-
-
-def copy_sign(x: Value, y: Value) -> Value:
-    size = hlo.abs(x)
-    return hlo.select(sign_bit(y), -size, size)
 
 
 def float_maximum(x: Value, y: Value) -> Value:
@@ -121,9 +116,16 @@ def log_add_exp2(x: Value, y: Value) -> Value:
     return top + hlo.log1p(exp2(-hlo.abs(gap))) / math.log(2)
 
 
+def _widened(x: Value, y: Value) -> tuple[Value, Value]:
+    """Magnitudes in at least 32 bits, as the magnitude of -128 is no int8."""
+    dtype = x.dtype if x.dtype.itemsize >= 4 else torch.int32
+    x, y = hlo.broadcast(hlo.convert(x, dtype), hlo.convert(y, dtype))
+    return hlo.abs(x), hlo.abs(y)
+
+
 def greatest_common_divisor(x: Value, y: Value) -> Value:
     """Euclid's algorithm on all elements at once, until every remainder is zero."""
-    x, y = hlo.broadcast(hlo.abs(x), hlo.abs(y))
+    x, y = _widened(x, y)
 
     def unfinished(a: Value, b: Value) -> Value:
         return hlo.reduce_or(hlo.not_equal(b, 0), range(b.ndim))
@@ -138,6 +140,7 @@ def greatest_common_divisor(x: Value, y: Value) -> Value:
 
 def least_common_multiple(x: Value, y: Value) -> Value:
     divisor = greatest_common_divisor(x, y)
+    x, y = _widened(x, y)
     return hlo.abs(hlo.select(hlo.equal(divisor, 0), 0, x / hlo.select(hlo.equal(divisor, 0), 1, divisor) * y))
 
 
@@ -217,7 +220,29 @@ def integer_power(x: Value, exponent: int) -> Value:
 def power(x: Value, exponent: Value) -> Value:
     if x.dtype.is_complex:
         return _complex_power(x, exponent)
-    return x & hlo.bitwise_not(x) if x.dtype is torch.bool else hlo.power(x, exponent)
+    return hlo.power(x, exponent) if x.dtype.is_floating_point else _integer_powers(x, exponent)
+
+
+def _integer_powers(x: Value, exponent: Value) -> Value:
+    """By squaring, until no exponent has a bit left. A negative exponent gives the whole part of the result.
+
+    XLA's own integer power looks at the lowest six bits of the exponent only.
+    """
+    x, exponent = hlo.broadcast(x, exponent)
+
+    def unfinished(result: Value, square: Value, rest: Value) -> Value:
+        return hlo.reduce_or(hlo.greater(rest, 0), range(rest.ndim))
+
+    def step(result: Value, square: Value, rest: Value) -> list[Value]:
+        taken = hlo.select(hlo.equal(rest & 1, 0), result, result * square)
+        return [taken, square * square, hlo.shift_right_logical(rest, 1)]
+
+    result = hlo.while_loop([hlo.ones_like(x), x, hlo.maximum(exponent, 0)], unfinished, step)[0]
+    if hlo.is_unsigned(x.dtype):
+        return result
+    alternating = hlo.select(hlo.equal(exponent & 1, 0), 1, hlo.full_like(x, -1))
+    whole = hlo.select(hlo.equal(x, 1), 1, hlo.select(hlo.equal(x, -1), alternating, 0))
+    return hlo.select(hlo.less(exponent, 0), whole, result)
 
 
 def _complex_power(x: Value, exponent: Value) -> Value:
@@ -239,7 +264,7 @@ def power_of_scalar(ctx: Context, x: Value, exponent: Value | float | int) -> Va
     if isinstance(exponent, Value):
         return power(x, exponent)
     if exponent == 0.5:
-        return hlo.sqrt(x)
+        return square_root(x)
     if abs(exponent) <= 4 or not x.dtype.is_floating_point and exponent > 0:
         return integer_power(x, int(exponent))
     return power(x, hlo.scalar(exponent, x.dtype))

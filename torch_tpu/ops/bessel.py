@@ -121,10 +121,9 @@ def _oscillation(order: float, x: Value, split: float, phase: float) -> tuple[Va
 
 
 def _far_bessel(order: int, x: Value) -> tuple[Value, Value]:
-    """J and Y for x >= _SPLIT, DLMF 10.4.3 and 10.17.5; 0 at infinity."""
-    finite = hlo.select(hlo.is_finite(x), x, _SPLIT)
-    parts = _oscillation(order, finite, _SPLIT, order * math.pi / 2 + math.pi / 4)
-    scale = hlo.select(hlo.equal(x, float("inf")), 0, hlo.sqrt(2 / (math.pi * finite)))
+    """J and Y for x >= _SPLIT, DLMF 10.4.3 and 10.17.5; NaN at infinity, as in PyTorch."""
+    parts = _oscillation(order, x, _SPLIT, order * math.pi / 2 + math.pi / 4)
+    scale = hlo.sqrt(2 / math.pi / x)
     return parts[0] * scale, parts[1] * scale
 
 
@@ -213,7 +212,7 @@ _AIRY = Fit(_airy_series, -_SPLIT_AIRY, _SPLIT_AIRY)
 
 @lowering("special_airy_ai", promote=RESULT)
 def airy_ai(ctx: Context, x: Value) -> Value:
-    """Far out through Bessel functions of order 1/3 of 2/3 |x|^(3/2), DLMF 9.6.2 and 9.6.6."""
+    """Far out through Bessel functions of order 1/3 of 2/3 |x|^(3/2), DLMF 9.6.2 and 9.6.6; NaN at infinities."""
     size = hlo.abs(x)
     near = hlo.less(size, _SPLIT_AIRY)
     series = _AIRY(hlo.clamp(-_SPLIT_AIRY, x, _SPLIT_AIRY))
@@ -225,8 +224,7 @@ def airy_ai(ctx: Context, x: Value) -> Value:
     right = _decaying_fit(1 / 3, split)(1 / argument) * hlo.exponential(-argument) * scale * 0.5
     left = _oscillation(1 / 3, argument, split, math.pi / 4)[0] * scale
     result = hlo.select(near, series, hlo.select(hlo.less(x, 0), left, right))
-    result = hlo.select(hlo.equal(x, float("inf")), 0, result)
-    return hlo.select(hlo.is_nan(x) | hlo.equal(x, float("-inf")), float("nan"), result)
+    return hlo.select(hlo.is_finite(x), result, float("nan"))
 
 
 @lowering("special_spherical_bessel_j0", promote=RESULT)

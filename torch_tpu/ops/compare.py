@@ -7,7 +7,7 @@ import torch
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
 from torch_tpu.ops.elementwise import Builder, table
-from torch_tpu.ops.registry import COMMON, NONE, RESULT, Context, lowering, result_dtype
+from torch_tpu.ops.registry import COMMON, NONE, RESULT
 
 table(
     {

@@ -96,7 +96,8 @@ def evenly_spaced(ctx: Context, start: Value, end: Value) -> Value:
     if steps < 2:
         return hlo.broadcast_to(start, (steps,))
     places = hlo.iota((steps,), 0, position_dtype(steps))
-    step = (end - start) / (steps - 1)
+    (gaps,) = hlo.optimization_barrier([hlo.scalar(steps - 1, dtype)])  # or XLA multiplies by the rounded 1 / gaps
+    step = (end - start) / gaps
     rising = start + step * hlo.convert(places, dtype)
     falling = end - step * hlo.convert(steps - 1 - places, dtype)
     return hlo.select(hlo.less(places, steps // 2), rising, falling)

@@ -129,11 +129,11 @@ def linalg_eigh(ctx: Context, a: Value, UPLO: str = "L", compute_v: bool = True)
     return values, vectors if compute_v else empty(a.dtype)
 
 
-@lowering("linalg_eig", platforms=("cpu",))
+@lowering("linalg_eig")
 def linalg_eig(ctx: Context, a: Value) -> Sequence[Value]:
-    return matrix.eig(a)
+    return matrix.eig(ctx.platform, a)
 
 
-@lowering("_linalg_eigvals", platforms=("cpu",))
+@lowering("_linalg_eigvals")
 def linalg_eigvals(ctx: Context, a: Value) -> Value:
-    return matrix.eig(a, vectors=False)[0]
+    return matrix.eig(ctx.platform, a, vectors=False)[0]

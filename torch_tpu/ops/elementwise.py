@@ -68,6 +68,11 @@ def sign_bit(x: Value) -> Value:
     return hlo.greater_equal(bits, 1 << (8 * x.dtype.itemsize - 1))
 
 
+def copy_sign(x: Value, y: Value) -> Value:
+    size = hlo.abs(x)
+    return hlo.select(sign_bit(y), -size, size)
+
+
 def is_nan(x: Value) -> Value:
     return hlo.is_nan(x) if _has_infinity(x) else hlo.full_like(x, False, torch.bool)
 
@@ -87,13 +92,70 @@ def _has_infinity(x: Value) -> bool:
     return x.dtype.is_floating_point or x.dtype.is_complex
 
 
+def scaled(x: Value, factor: float) -> Value:
+    """x times a real constant; part by part, as a complex product would make NaN of infinite parts."""
+    if x.dtype.is_complex:
+        return hlo.make_complex(hlo.real(x) * factor, hlo.imag(x) * factor)
+    return x * factor
+
+
+def sine(x: Value) -> Value:
+    """Complex functions are written out, as XLA's own lose the digits of a small imaginary part."""
+    if not x.dtype.is_complex:
+        return hlo.sine(x)
+    re, im = hlo.real(x), hlo.imag(x)
+    return hlo.make_complex(hlo.sine(re) * hlo.cosh(im), hlo.cosine(re) * hlo.sinh(im))
+
+
+def cosine(x: Value) -> Value:
+    if not x.dtype.is_complex:
+        return hlo.cosine(x)
+    re, im = hlo.real(x), hlo.imag(x)
+    return hlo.make_complex(hlo.cosine(re) * hlo.cosh(im), -(hlo.sine(re) * hlo.sinh(im)))
+
+
+def hyperbolic_sine(x: Value) -> Value:
+    if not x.dtype.is_complex:
+        return hlo.sinh(x)
+    re, im = hlo.real(x), hlo.imag(x)
+    return hlo.make_complex(hlo.sinh(re) * hlo.cosine(im), hlo.cosh(re) * hlo.sine(im))
+
+
+def hyperbolic_cosine(x: Value) -> Value:
+    if not x.dtype.is_complex:
+        return hlo.cosh(x)
+    re, im = hlo.real(x), hlo.imag(x)
+    return hlo.make_complex(hlo.cosh(re) * hlo.cosine(im), hlo.sinh(re) * hlo.sine(im))
+
+
+def _signed(builder: Builder, part: int, flip: bool = False) -> Builder:
+    """A complex function with a branch cut: its real (0) or imaginary (1) part has, up to a flip, the sign of the
+    argument's same part, also of a zero on the cut."""
+
+    def corrected(x: Value) -> Value:
+        result = builder(x)
+        if not x.dtype.is_complex:
+            return result
+        given, parts = (hlo.real(x), hlo.imag(x))[part], [hlo.real(result), hlo.imag(result)]
+        parts[part] = copy_sign(parts[part], -given if flip else given)
+        return hlo.make_complex(*parts)
+
+    return corrected
+
+
+square_root = _signed(hlo.sqrt, 1)
+
+
+def inverse_square_root(x: Value) -> Value:
+    return hlo.reciprocal(square_root(x)) if x.dtype.is_complex else hlo.rsqrt(x)
+
+
 def _logarithm(base: float) -> Builder:
     """log(x) / log(base), corrected so that powers of the base give whole numbers."""
 
     def builder(x: Value) -> Value:
         if x.dtype.is_complex:
-            part = hlo.log(x)
-            return hlo.make_complex(hlo.real(part) / math.log(base), hlo.imag(part) / math.log(base))
+            return scaled(hlo.log(x), 1 / math.log(base))
         estimate = hlo.log(x) / math.log(base)
         whole = hlo.round_nearest_even(estimate)
         return hlo.select(hlo.equal(hlo.power(base, whole), x), whole, estimate)
@@ -102,7 +164,7 @@ def _logarithm(base: float) -> Builder:
 
 
 def exp2(x: Value) -> Value:
-    return hlo.exponential(x * math.log(2)) if x.dtype.is_complex else hlo.power(2.0, x)
+    return hlo.exponential(scaled(x, math.log(2))) if x.dtype.is_complex else hlo.power(2.0, x)
 
 
 def sigmoid(x: Value) -> Value:
@@ -111,22 +173,22 @@ def sigmoid(x: Value) -> Value:
 
 def sinc(x: Value) -> Value:
     """sin(pi x) / (pi x), and 1 at 0."""
-    angle = x * math.pi
+    angle = scaled(x, math.pi)
     zero = hlo.equal(x, 0)
-    return hlo.select(zero, 1, hlo.sine(angle) / hlo.select(zero, 1, angle))
+    return hlo.select(zero, 1, sine(angle) / hlo.select(zero, 1, angle))
 
 
 table(
     {
-        "acos": hlo.acos,
-        "acosh": hlo.acosh,
-        "asin": hlo.asin,
-        "asinh": hlo.asinh,
-        "atan": hlo.atan,
-        "atanh": hlo.atanh,
+        "acos": _signed(hlo.acos, 1, flip=True),
+        "acosh": _signed(hlo.acosh, 1),
+        "asin": _signed(hlo.asin, 1),
+        "asinh": _signed(hlo.asinh, 0),
+        "atan": _signed(hlo.atan, 0),
+        "atanh": _signed(hlo.atanh, 1),
         "ceil": _unless_integer(hlo.ceil),
-        "cos": hlo.cosine,
-        "cosh": hlo.cosh,
+        "cos": cosine,
+        "cosh": hyperbolic_cosine,
         "deg2rad": lambda x: x * (math.pi / 180),
         "exp": hlo.exponential,
         "exp2": exp2,
@@ -141,14 +203,14 @@ table(
         "rad2deg": lambda x: x * (180 / math.pi),
         "reciprocal": hlo.reciprocal,
         "round": _unless_integer(hlo.round_nearest_even),
-        "rsqrt": hlo.rsqrt,
+        "rsqrt": inverse_square_root,
         "sgn": complex_sign,
         "sigmoid": sigmoid,
         "sign": sign,
-        "sin": hlo.sine,
+        "sin": sine,
         "sinc": sinc,
-        "sinh": hlo.sinh,
-        "sqrt": hlo.sqrt,
+        "sinh": hyperbolic_sine,
+        "sqrt": square_root,
         "tan": hlo.tangent,
         "tanh": hlo.tanh,
         "trunc": truncate,

@@ -79,7 +79,7 @@ _LARGE = 12.0
 """From this shape parameter on the incomplete gamma functions are integrated, below it expanded."""
 
 
-def _log1p_deficit(m: Value) -> Value:
+def log1p_deficit(m: Value) -> Value:
     """m - log(1 + m) without cancellation: with r = m / (2 + m), log(1 + m) = 2 artanh(r) (DLMF 4.6.7)."""
     ratio = m / (m + 2)
     square = ratio * ratio
@@ -89,7 +89,7 @@ def _log1p_deficit(m: Value) -> Value:
     return hlo.select(hlo.less(hlo.abs(m), 0.5), near, m - hlo.log1p(m))
 
 
-def _stirling(a: Value) -> Value:
+def stirling(a: Value) -> Value:
     """lgamma(a) - (a - 1/2) log a + a - log(2 pi) / 2 for a >= 6, DLMF 5.11.1."""
     inverse = 1 / a
     coefficients = [-691 / 360360, 1 / 1188, -1 / 1680, 1 / 1260, -1 / 360, 1 / 12]
@@ -99,13 +99,13 @@ def _stirling(a: Value) -> Value:
 def _power_over_gamma(a: Value, x: Value) -> Value:
     """x^a exp(-x) / gamma(a + 1); from a = 6 on relative to its maximum, where logarithms would cancel."""
     large = hlo.maximum(a, 6)
-    near = -large * _log1p_deficit((x - large) / large) - _stirling(large)
+    near = -large * log1p_deficit((x - large) / large) - stirling(large)
     stirling = hlo.exponential(near) / hlo.sqrt(large * (2 * math.pi))
     direct = hlo.exponential(a * hlo.log(x) - x - hlo.lgamma(a + 1))
     return hlo.select(hlo.less(a, 6), direct, stirling)
 
 
-def _until_settled(
+def until_settled(
     init: list[Value], step: Callable[..., list[Value]], active: Callable[..., Value], limit: int
 ) -> list[Value]:
     """Repeats step(n, *state) for n = 1, 2, ... limit while any element is active(*state)."""
@@ -128,7 +128,7 @@ def _lower_series(a: Value, x: Value, wanted: Value) -> Value:
         return [total + term, term]
 
     one = hlo.ones_like(x)
-    return _until_settled([one, one], step, lambda total, term: hlo.greater(term, total * eps), 300)[0]
+    return until_settled([one, one], step, lambda total, term: hlo.greater(term, total * eps), 300)[0]
 
 
 def _upper_fraction(a: Value, x: Value, wanted: Value) -> Value:
@@ -146,7 +146,7 @@ def _upper_fraction(a: Value, x: Value, wanted: Value) -> Value:
 
     first = x - a + 1
     init = [1 / first, hlo.full_like(x, 1e30), 1 / first, hlo.zeros_like(x)]
-    return _until_settled(init, step, lambda *state: hlo.greater(hlo.abs(state[3] - 1), eps), 500)[0]
+    return until_settled(init, step, lambda *state: hlo.greater(hlo.abs(state[3] - 1), eps), 500)[0]
 
 
 @functools.cache
@@ -167,10 +167,10 @@ def _tail_integral(a: Value, x: Value) -> Value:
     nodes = hlo.broadcast_in_dim(hlo.literal(points, a.dtype), rank, [0])
     scale = hlo.broadcast_in_dim(hlo.literal(weights, a.dtype), rank, [0])
     m = start + half + nodes * half
-    values = hlo.exponential(-a * _log1p_deficit(m)) / (1 + m) * scale
+    values = hlo.exponential(-a * log1p_deficit(m)) / (1 + m) * scale
     values = hlo.select(hlo.greater(m, -1), values, 0)
     total = hlo.reduce_sum(values, [0]) * hlo.abs(half)
-    return total * hlo.sqrt(a * (0.5 / math.pi)) * hlo.exponential(-_stirling(a))
+    return total * hlo.sqrt(a * (0.5 / math.pi)) * hlo.exponential(-stirling(a))
 
 
 def incomplete_gamma(a: Value, x: Value) -> tuple[Value, Value]:

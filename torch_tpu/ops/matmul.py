@@ -12,7 +12,7 @@ import torch
 
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
-from torch_tpu.ops.registry import NONE, RESULT, Context, lowering
+from torch_tpu.ops.registry import RESULT, Context, lowering
 
 Dims = tuple[Sequence[int], Sequence[int]]
 _TILE = 128
@@ -278,6 +278,8 @@ def _sum_product(x: Labelled, y: Labelled, keep: set[int], platform: str) -> Lab
     """The product of two labelled values, summed over labels not in `keep`."""
     shared = set(x[1]) & set(y[1])
     (left, names), (right, others) = _sum_away(x, keep | shared), _sum_away(y, keep | shared)
+    if left.dtype is not right.dtype:  # one of them is an intermediate, in float32
+        left, right = (hlo.convert(value, hlo.compute_dtype(value.dtype)) for value in (left, right))
     batch = [name for name in names if name in shared and name in keep]
     summed = [name for name in names if name in shared and name not in keep]
     product = contract(
@@ -288,14 +290,14 @@ def _sum_product(x: Labelled, y: Labelled, keep: set[int], platform: str) -> Lab
         platform=platform,
     )
     free = [name for name in [*names, *others] if name not in shared]
-    return hlo.convert(product, left.dtype), [*batch, *free]
+    return product, [*batch, *free]
 
 
 def _sum_away(x: Labelled, keep: set[int]) -> Labelled:
     value, labels = x
     gone = [place for place, label in enumerate(labels) if label not in keep]
     if gone:
-        value = hlo.convert(hlo.reduce_sum(hlo.convert(value, hlo.compute_dtype(value.dtype)), gone), value.dtype)
+        value = hlo.reduce_sum(hlo.convert(value, hlo.compute_dtype(value.dtype)), gone)
     return value, [label for label in labels if label in keep]
 
 
@@ -486,7 +488,7 @@ def _grouped_contraction(x: Value, y: Value, offs: Value) -> Value:
     return _grouped_loop(x, offs, 1, result, step)
 
 
-@lowering("_scaled_grouped_mm", promote=NONE)
+@lowering("_scaled_grouped_mm")
 def scaled_grouped_mm(
     ctx: Context,
     x: Value,

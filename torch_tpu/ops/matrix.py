@@ -1,7 +1,8 @@
 """Matrix kernels that the lowerings of linear algebra are built from; registers none itself.
 
 All take batches of matrices [..., m, n]. On the CPU they are LAPACK's functions (see `runtime/lapack.py`), elsewhere
-StableHLO's operations, the functions that XLA's compilers expand ("Qr", "Eigh", ...) or `matrix_loops.py`.
+StableHLO's operations, the functions that XLA's compilers expand ("Qr", "Eigh", ...) or the loops of
+`matrix_loops.py` and `matrix_schur.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import torch
 
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
-from torch_tpu.ops import matrix_loops
+from torch_tpu.ops import matrix_loops, matrix_schur
 from torch_tpu.ops.matrix_loops import adjoint, cut, diagonal, identity, matmul, real_dtype, triangle
 
 _PREFIX = {torch.float32: "s", torch.float64: "d", torch.complex64: "c", torch.complex128: "z"}
@@ -55,14 +56,28 @@ def cholesky(platform: str, a: Value, upper: bool) -> tuple[Value, Value]:
     if platform == "cpu":
         factor, info = lapack("potrf", [a], [(a.shape, a.dtype), (batch, torch.int32)], uplo="U" if upper else "L")
         return triangle(factor, lower=not upper), info
-    factor = triangle(hlo.cholesky(adjoint(a) if upper else a), lower=True)
+    a = adjoint(a) if upper else a
+    factor = triangle(hlo.cholesky(a), lower=True)
     failed = hlo.is_nan(hlo.real(diagonal(factor)))
-    size = a.shape[-1]
-    order = hlo.select(failed, hlo.iota(failed.shape, failed.ndim - 1, torch.int32), size)
-    first = hlo.reduce(order, size, hlo.minimum, [-1])
-    assert isinstance(first, Value)
-    info = hlo.select(hlo.less(first, size), first + 1, 0 * first)
+
+    def first_minor() -> Value:
+        half = triangle(a, lower=True)
+        whole = half + adjoint(triangle(half, lower=True, offset=-1))
+        pivots = hlo.real(diagonal(hlo.reshape(matrix_loops.lu(flat(whole), pivot=False)[0], a.shape)))
+        return _first(hlo.bitwise_not(hlo.greater(pivots, 0)))
+
+    anything = hlo.reduce_or(failed, range(failed.ndim))
+    info = hlo.conditional(anything, first_minor, lambda: hlo.full(batch, 0, torch.int32))[0]
     return adjoint(factor) if upper else factor, info
+
+
+def _first(found: Value) -> Value:
+    """The number (from 1) of the first true value along the last dimension, or 0."""
+    size = found.shape[-1]
+    order = hlo.select(found, hlo.iota(found.shape, found.ndim - 1, torch.int32) + 1, size + 1)
+    first = hlo.reduce(order, size + 1, hlo.minimum, [-1])
+    assert isinstance(first, Value)
+    return hlo.select(hlo.greater(first, size), 0, first)
 
 
 def lu(platform: str, a: Value, pivot: bool = True) -> tuple[Value, Value, Value]:
@@ -80,13 +95,9 @@ def lu(platform: str, a: Value, pivot: bool = True) -> tuple[Value, Value, Value
         )
         pivots = pivots + 1
     else:
-        flat, moved = matrix_loops.lu(flat(a), pivot)
-        packed, pivots = hlo.reshape(flat, a.shape), hlo.reshape(moved, results[1][0])
-    zero = hlo.equal(diagonal(packed), 0)
-    order = hlo.select(zero, hlo.iota(zero.shape, zero.ndim - 1, torch.int32) + 1, size + 1)
-    first = hlo.reduce(order, size + 1, hlo.minimum, [-1])
-    assert isinstance(first, Value)
-    return packed, pivots, hlo.select(hlo.greater(first, size), 0, first)
+        factors, exchanges = matrix_loops.lu(flat(a), pivot)
+        packed, pivots = hlo.reshape(factors, a.shape), hlo.reshape(exchanges, results[1][0])
+    return packed, pivots, _first(hlo.equal(diagonal(packed), 0))
 
 
 def permutation(pivots: Value, rows: int) -> Value:
@@ -94,8 +105,8 @@ def permutation(pivots: Value, rows: int) -> Value:
     batch, count = pivots.shape[:-1], pivots.shape[-1]
     if pivots.numel == 0:
         return hlo.iota((*batch, rows), len(batch), torch.int32)
-    flat = hlo.reshape(pivots, (pivots.numel // count, count))
-    return hlo.reshape(matrix_loops.permutation(flat, rows), (*batch, rows))
+    exchanges = hlo.reshape(pivots, (pivots.numel // count, count))
+    return hlo.reshape(matrix_loops.permutation(exchanges, rows), (*batch, rows))
 
 
 def solve_triangular(
@@ -220,17 +231,20 @@ def _jacobi_svd(platform: str, a: Value, full: bool, vectors: bool) -> tuple[Val
     return u, values, hlo.conj(hlo.reshape(right, (*batch, n, n)))
 
 
-def eig(a: Value, vectors: bool = True) -> tuple[Value, Value]:
-    """Eigenvalues and eigenvectors (in columns, of length 1) of any square matrix; complex. On the CPU only."""
+def eig(platform: str, a: Value, vectors: bool = True) -> tuple[Value, Value]:
+    """Eigenvalues and eigenvectors (in columns, of length 1) of any square matrix; complex."""
     dtype, batch = hlo.complex_dtype(a.dtype), a.shape[:-2]
     values, vectors_like = (a.shape[:-1], a.dtype), (a.shape, dtype)
     if a.numel == 0:
         return hlo.full(values[0], 0, dtype), hlo.full(a.shape, 0, dtype)
+    if platform != "cpu":
+        found, columns = matrix_schur.eig(flat(hlo.convert(a, dtype)))
+        return hlo.reshape(found, values[0]), hlo.reshape(columns, a.shape)
     numbers = [values] if a.dtype.is_complex else [values, values]
     results = [*numbers, vectors_like, vectors_like, (batch, torch.int32)]
     right = "V" if vectors else "N"
-    found = lapack("geev", [a], results, compute_left="N", compute_right=right)
-    return found[0] if a.dtype.is_complex else hlo.make_complex(found[0], found[1]), found[-2]
+    parts = lapack("geev", [a], results, compute_left="N", compute_right=right)
+    return parts[0] if a.dtype.is_complex else hlo.make_complex(parts[0], parts[1]), parts[-2]
 
 
 def flat(a: Value) -> Value:

@@ -168,7 +168,7 @@ def jacobi(a: Value) -> tuple[Value, Value]:
 
     def step(_: Value, top: Value, bottom: Value, worst: Value) -> list[Value]:
         top, bottom, ratio = _rotate(top, bottom, n, tolerance)
-        worst = hlo.maximum(worst, hlo.reduce_max(ratio, [0, 1]))
+        worst = hlo.maximum(worst, hlo.reduce_max(ratio, [0, 1, 2]))
         if half == 1:
             return [top, bottom, worst]
         upper = hlo.concatenate([part(top, 0, 1), part(bottom, 0, 1), part(top, 1, half - 1)], 1)

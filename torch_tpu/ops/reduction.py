@@ -74,7 +74,10 @@ def moments(
     size = count(x, dims)
     centre = hlo.divide(hlo.reduce_sum(x, dims, True), size)
     freedom = max(0.0, size - (1 if correction is None else correction))
-    spread = hlo.divide(hlo.reduce_sum(squared_magnitude(x - centre), dims, keepdim), freedom)
+    gap = x - centre
+    spread = hlo.divide(hlo.reduce_sum(hlo.square(hlo.real(gap)), dims, keepdim), freedom)
+    if x.dtype.is_complex:  # added after the division: with no freedom left, a part that does not vary gives NaN
+        spread = spread + hlo.divide(hlo.reduce_sum(hlo.square(hlo.imag(gap)), dims, keepdim), freedom)
     return spread, centre if keepdim else hlo.squeeze(centre, dims) if dims else centre
 
 

@@ -84,6 +84,12 @@ class Lowering:
     dynamic: bool = False
     """The number of rows depends on the data: returns its results padded to a bound along dimension 0 and, last, a
     0-d int64 Value with the number of rows that are real. `ctx.outs` is empty."""
+    padded: tuple[int, ...] | None = None
+    """For `dynamic`: which results are padded, all of them if None; the others have their true shapes. A padded
+    result with no rows at all is one that was not asked for."""
+    padded_along: str | None = None
+    """For `dynamic`: the int argument that names the dimension along which a result of several dimensions is padded,
+    if that is given and not None; otherwise it is dimension 0."""
     writes: tuple[str, ...] = ()
     """Arguments that the operator updates although its schema does not say so (running statistics, say): their new
     values follow the declared results, in this order, for those that are given."""
@@ -101,6 +107,8 @@ def lowering(
     data: Sequence[str] = (),
     random: bool = False,
     dynamic: bool = False,
+    padded: Sequence[int] | None = None,
+    padded_along: str | None = None,
     writes: Sequence[str] = (),
     platforms: Sequence[str] = ("cpu", "tpu", "cuda"),
 ) -> Callable[[Function], Function]:
@@ -125,6 +133,8 @@ def lowering(
                 frozenset(data),
                 random,
                 dynamic,
+                None if padded is None else tuple(padded),
+                padded_along,
                 tuple(writes),
                 frozenset(platforms),
             )

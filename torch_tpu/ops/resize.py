@@ -69,7 +69,13 @@ def _source(size: int, outs: int, scale: float | None, align_corners: bool, dtyp
     return step * index if align_corners else step * (index + dtype(0.5)) - dtype(0.5)
 
 
+def _unchanged(size: int, dtype: Any) -> Taps:
+    return _all_inside(np.arange(size)[:, None], np.ones((size, 1), dtype))
+
+
 def nearest(size: int, outs: int, scale: float | None, align_corners: bool, dtype: Any) -> Taps:
+    if outs in (size, 2 * size):  # PyTorch then ignores the scale
+        scale = None
     step = _scale(size, outs, scale, False, dtype)
     position = np.floor((np.arange(outs).astype(dtype) * step).astype(np.float32))
     return _all_inside(np.minimum(position, size - 1)[:, None], np.ones((outs, 1), dtype))
@@ -88,7 +94,7 @@ def _floor_and_rest(source: Floats, size: int) -> tuple[Floats, Floats]:
 
 def linear(size: int, outs: int, scale: float | None, align_corners: bool, dtype: Any) -> Taps:
     if size == outs:
-        return _all_inside(np.arange(outs)[:, None], np.ones((outs, 1), dtype))
+        return _unchanged(size, dtype)
     source = np.maximum(_source(size, outs, scale, align_corners, dtype), 0)
     low, rest = _floor_and_rest(source, size)
     return _all_inside(np.stack([low, np.minimum(low + 1, size - 1)], 1), np.stack([1 - rest, rest], 1))
@@ -141,33 +147,55 @@ def _antialiased(radius: float, weigh: Callable[[Floats], Floats]) -> Callable[.
 linear_aa = _antialiased(1.0, _triangle_filter)
 cubic_aa = _antialiased(2.0, lambda x: _cubic_filter(x, x.dtype.type(-0.5)))
 lanczos_aa = _antialiased(3.0, _lanczos_filter)
+ANTIALIASED = (linear_aa, cubic_aa, lanczos_aa)
 
 
 # Applying taps
 
 
+FEW_TAPS = 8
+"""Up to so many taps are gathered one by one; more through one table, which is slower to run."""
+
+
 def _resample(ctx: Context, x: Value, dim: int, taps: Taps) -> Value:
     """The weighted sums along a dimension."""
-    outs, size = len(taps.position), x.shape[dim]
+    size, (outs, columns) = x.shape[dim], taps.position.shape
     if taps.is_identity(size):
         return x
-    plain = bool((taps.weight == 1).all())
-    if taps.position.shape[1] == 1 and plain and outs % size == 0 and taps.inside.all():
-        factor = outs // size
-        if (taps.position[:, 0] == np.arange(outs) // factor).all():
-            return _repeat(x, dim, factor)
+    plain, full = bool((taps.weight == 1).all()), bool(taps.inside.all())
+    if plain and full and columns == 1 and outs % size == 0 and _counts_up(taps.position, outs // size):
+        return _repeat(x, dim, outs // size)
+    if plain and full and columns * outs == size and _counts_up(taps.position, 1):
+        parts = hlo.reshape(x, [*x.shape[:dim], outs, columns, *x.shape[dim + 1 :]])
+        return hlo.reduce_sum(parts, [dim + 1])
     if ctx.platform == "tpu" and not plain and x.dtype.is_floating_point:
         return _contract(x, dim, taps)
+    if columns > FEW_TAPS:
+        return hlo.reduce_sum(_gathered(x, dim, taps, plain), [dim + 1])
+    total = None
+    for column in range(columns):
+        one = Taps(*(part[:, column] for part in taps))
+        part = _gathered(x, dim, one, plain)
+        total = part if total is None else total + part
+    assert total is not None
+    return total
+
+
+def _counts_up(position: Floats, repeats: int) -> bool:
+    """True for 0, 0, 1, 1, 2, 2, ... (two repeats)."""
+    return bool((position.reshape(-1) == np.arange(position.size) // repeats).all())
+
+
+def _gathered(x: Value, dim: int, taps: Taps, plain: bool) -> Value:
+    """The weighted elements; the taps' dimensions stand at `dim`."""
     parts = hlo.take(x, hlo.literal(taps.position.astype(np.int32), torch.int32), dim)
+    place = range(dim, dim + taps.position.ndim)
     if not plain:
-        weight = hlo.literal(taps.weight, x.dtype)
-        parts = parts * hlo.broadcast_in_dim(weight, parts.shape, [dim, dim + 1])
+        parts = parts * hlo.broadcast_in_dim(hlo.literal(taps.weight, x.dtype), parts.shape, place)
     if not taps.inside.all():  # not by their zero weight: 0 * inf is NaN
-        inside = hlo.literal(taps.inside, torch.bool)
-        parts = hlo.select(hlo.broadcast_in_dim(inside, parts.shape, [dim, dim + 1]), parts, 0)
-    if parts.shape[dim + 1] == 1:
-        return hlo.squeeze(parts, [dim + 1])
-    return hlo.reduce_sum(parts, [dim + 1])
+        inside = hlo.broadcast_in_dim(hlo.literal(taps.inside, torch.bool), parts.shape, place)
+        parts = hlo.select(inside, parts, 0)
+    return parts
 
 
 def _repeat(x: Value, dim: int, factor: int) -> Value:
@@ -247,7 +275,9 @@ def _forward(rank: int, taps: Callable[..., Taps], aligned: bool) -> Callable[..
         exact_bytes = x.dtype is torch.uint8 and rank == 2 and taps not in (nearest, nearest_exact)
         precision = np.float64 if exact_bytes else _arithmetic(x.dtype)
         axes = [
-            taps(size, outs, factor, align_corners, precision)
+            _unchanged(size, precision)
+            if size == outs and (exact_bytes or taps in ANTIALIASED)  # even if a scale says otherwise
+            else taps(size, outs, factor, align_corners, precision)
             for size, outs, factor in zip(x.shape[-rank:], output_size, factors, strict=True)
         ]
         if exact_bytes:

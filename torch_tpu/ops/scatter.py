@@ -117,7 +117,7 @@ def reduce_into(x: Value, updates: Value, reduce: str, include_self: bool, write
     if reduce != "mean":
         return result
     count = write(hlo.full_like(x, 1 if include_self else 0), hlo.ones_like(updates), hlo.add)
-    return floor_mean(result, hlo.maximum(count, 1) if not x.dtype.is_complex else count)
+    return floor_mean(result, hlo.select(hlo.equal(count, 0), 1, count))
 
 
 # ---- index_put

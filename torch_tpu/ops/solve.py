@@ -114,20 +114,14 @@ def linalg_lu_solve(
     return _permute(solve(solve(b, True), False), _inverse(order), dim)
 
 
-def _transposed(ctx: Context, a: Value) -> bool:
-    """Whether PyTorch decomposes the transposed matrix here, which its formulas for the gradients rely on."""
-    return not a.dtype.is_complex and getattr(ctx, "contiguous", True)
-
-
 @lowering("_linalg_solve_ex")
 def linalg_solve_ex(
     ctx: Context, a: Value, b: Value, *, left: bool = True, check_errors: bool = False
 ) -> Sequence[Value]:
-    transposed = _transposed(ctx, a)
-    packed, pivots, info = matrix.lu(ctx.platform, matrix_loops.transpose(a) if transposed else a)
+    packed, pivots, info = matrix.lu(ctx.platform, a)
     vector = is_vector(a, b)
     right = hlo.expand_dims(b, [-1]) if vector else b
-    x = linalg_lu_solve(ctx, packed, pivots, right, left=left, adjoint=transposed)
+    x = linalg_lu_solve(ctx, packed, pivots, right, left=left)
     return hlo.squeeze(x, [-1]) if vector else x, packed, pivots, info
 
 
@@ -145,16 +139,24 @@ def _determinant_sign(pivots: Value, dtype: torch.dtype) -> Value:
     return hlo.select(odd, hlo.scalar(-1, dtype), 1)
 
 
+def _determinant_lu(ctx: Context, a: Value) -> tuple[Value, Value]:
+    """The LU decomposition that PyTorch's formulas for the gradients expect: of the transposed matrix, where a is real
+    and lies row by row in memory."""
+    transposed = not a.dtype.is_complex and getattr(ctx, "contiguous", True)
+    packed, pivots, _ = matrix.lu(ctx.platform, matrix_loops.transpose(a) if transposed else a)
+    return packed, pivots
+
+
 @lowering("_linalg_det")
 def linalg_det(ctx: Context, a: Value) -> Sequence[Value]:
-    packed, pivots, _ = matrix.lu(ctx.platform, matrix_loops.transpose(a) if _transposed(ctx, a) else a)
+    packed, pivots = _determinant_lu(ctx, a)
     product = hlo.reduce_prod(diagonal(packed), [-1])
     return hlo.multiply(product, _determinant_sign(pivots, a.dtype)), packed, pivots
 
 
 @lowering("_linalg_slogdet")
 def linalg_slogdet(ctx: Context, a: Value) -> Sequence[Value]:
-    packed, pivots, _ = matrix.lu(ctx.platform, matrix_loops.transpose(a) if _transposed(ctx, a) else a)
+    packed, pivots = _determinant_lu(ctx, a)
     factors = diagonal(packed)
     sizes = hlo.abs(factors)
     if a.dtype.is_complex:

