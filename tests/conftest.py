@@ -11,8 +11,8 @@ os.environ.setdefault("TORCH_TPU_PLATFORM", "cpu")
 # Programs stay between runs, but not among the user's own.
 os.environ.setdefault("TORCH_TPU_CACHE_DIR", str(Path(__file__).resolve().parent.parent / ".pytest_cache" / "programs"))
 
-from torch_tpu import settings  # noqa: E402
-from torch_tpu.stats import counters as the_counters  # noqa: E402
+from torch_tpu import settings
+from torch_tpu.stats import counters as the_counters
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,6 @@
 """Writes the pages of docs/ that come from declarations in the code: settings.md and errors.md.
 
-    python tools/generate_docs.py            # writes them
-    python tools/generate_docs.py --check    # fails if one is not up to date
+Without arguments it writes them; with --check it fails if one is not up to date.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def settings_page() -> str:
     rows = [
         "# Settings\n",
         _NOTE,
-        'Assign `torch_tpu.settings.NAME = value`, use `with torch_tpu.settings.override(NAME=value):`, or set the',
+        "Assign `torch_tpu.settings.NAME = value`, use `with torch_tpu.settings.override(NAME=value):`, or set the",
         "environment variable before the device starts. Sizes may be written as 64MiB or 2GiB there.\n",
         "| name | default | environment variable | what it does |",
         "| --- | --- | --- | --- |",
@@ -35,9 +34,7 @@ def settings_page() -> str:
         for value, names in setting.switches.items():
             variables += [f"`{name}=1` ({value})" for name in names]
         choices = f" One of: {', '.join(f'`{choice}`' for choice in setting.choices)}." if setting.choices else ""
-        rows.append(
-            f"| `{setting.name}` | {_default(setting)} | {'<br>'.join(variables)} | {setting.help}{choices} |"
-        )
+        rows.append(f"| `{setting.name}` | {_default(setting)} | {'<br>'.join(variables)} | {setting.help}{choices} |")
     return "\n".join(rows) + "\n"
 
 

@@ -121,7 +121,7 @@ def declare(
     name: str,
     default: T,
     variable: str,
-    help: str,  # noqa: A002 - the word that argparse and typer use
+    help: str,
     *,
     choices: Sequence[Any] = (),
     switches: Mapping[str, tuple[str, ...]] | None = None,

@@ -120,10 +120,10 @@ def test_a_setting_is_declared_once():
 
 
 def test_every_setting_is_read_somewhere():
-    source = "\n".join(
-        path.read_text() for path in (ROOT / "torch_tpu").rglob("*.py") if path.name != "settings.py"
-    )
-    unread = [name for name in settings.SETTINGS if f"settings.{name}" not in source and f'watch("{name}"' not in source]
+    source = "\n".join(path.read_text() for path in (ROOT / "torch_tpu").rglob("*.py") if path.name != "settings.py")
+    unread = [
+        name for name in settings.SETTINGS if f"settings.{name}" not in source and f'watch("{name}"' not in source
+    ]
     assert not unread, f"declared but not read by the package: {unread}"
 
 

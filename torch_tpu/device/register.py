@@ -34,6 +34,7 @@ hooks: dict[str, Any] = {
         "eager.dispatch": ("resolve", "prepare", "miss", "call_python", "execute", "execute_callback"),
         "device.events": ("record_event", "query_event", "synchronize_event", "elapsed_time", "query_stream",
                           "synchronize"),
+        "device.memory": ("memory_info",),
     }.items()
     for name in names
 }  # fmt: skip
@@ -50,15 +51,17 @@ def register() -> None:
     _plug.set_hooks(hooks)
     _plug.register_device()
     _plug.register_kernels(SKIPPED)
-    from torch_tpu.device import module
+    from torch_tpu.device import backend, module, patches
 
     torch._register_device_module("tpu", module.make())
-    torch.utils.generate_methods_for_privateuse1_backend(unsupported_dtype=[torch.quint8])
+    torch.utils.generate_methods_for_privateuse1_backend()
+    patches.apply()
+    backend.register()
     os.register_at_fork(after_in_child=_after_fork)
 
 
 def _after_fork() -> None:
     from torch_tpu.runtime import platform
 
-    if platform.was_started():
+    if platform.in_bad_fork():
         _plug.set_bad_fork()

@@ -135,7 +135,7 @@ def _build_dynamic(call: _Call, rule: registry.Lowering, key: bytes) -> None:
     results = call.trace.lower_dynamic(call.op, rule, *call.split_arguments(), data=call.data)
     program, inputs = call.finish(results, [False] * len(call.function.arguments))
     specs = [(value.shape, value.dtype) for value in results]
-    program.finish = lambda arrays: host.cut_rows(call.op, rule, specs, arrays)
+    program.finish = lambda arrays: host.cut_rows(call.op, rule, call.static_args, specs, arrays)
     _plug.install(key, program, True, inputs, [], [])
 
 
@@ -154,6 +154,7 @@ class _Call:
         self.data: dict[tuple[int, int], Value] = {}
         self.scalars: dict[int, torch.dtype | None] = {}
         self.avals = avals
+        self.static_args = [None if isinstance(arg, (torch.Tensor, list)) else arg for arg in args]
         self.operands: dict[str, int] = {}
         self.wide = _is_wide(args)
         self.meta_args: list[Any] = []

@@ -105,16 +105,25 @@ def fused_sdp_choice(
 # ------------------------------------------------------------------------------------------- data-dependent sizes
 
 
-def cut_rows(op: OpOverload, rule: Lowering, specs: Sequence[tuple[tuple[int, ...], torch.dtype]], arrays: list[Any]) -> Any:
+def cut_rows(
+    op: OpOverload,
+    rule: Lowering,
+    args: Sequence[Any],
+    specs: Sequence[tuple[tuple[int, ...], torch.dtype]],
+    arrays: list[Any],
+) -> Any:
     """The results of a dynamic lowering: its padded arrays, cut to the number of rows that its last result says."""
     count = int(platform.client().get(arrays[-1], specs[-1][1]).item())
-    padded = getattr(rule, "padded", None)
+    names = [argument.name for argument in op._schema.arguments]
+    along = args[names.index(rule.padded_along)] if rule.padded_along is not None else 0
     tensors = []
     for index, ((shape, dtype), array) in enumerate(zip(specs[:-1], arrays, strict=False)):
         whole = torch.empty(shape, dtype=dtype, device="tpu")
         _plug.set_value(whole, array, aval_id(shape, dtype), num_bytes(shape, dtype))
-        is_padded = padded is None or padded is True or index in padded
-        tensors.append(whole[:count].clone() if is_padded and count != shape[0] else whole)
+        dim = (along or 0) if len(shape) > 1 else 0
+        if (rule.padded is None or index in rule.padded) and shape[dim] > count:
+            whole = whole.narrow(dim, 0, count).clone(memory_format=torch.contiguous_format)
+        tensors.append(whole)
     return tensors[0] if len(op._schema.returns) == 1 else tuple(tensors)
 
 

@@ -149,9 +149,7 @@ def leaky_relu_backward(ctx: Context, grad: Value, x: Value, slope: Value, self_
 
 
 @lowering("elu", promote=RESULT)
-def elu(
-    ctx: Context, x: Value, alpha: Value | int = 1, scale: Value | int = 1, input_scale: Value | int = 1
-) -> Value:
+def elu(ctx: Context, x: Value, alpha: Value | int = 1, scale: Value | int = 1, input_scale: Value | int = 1) -> Value:
     """scale x for positive x, else scale alpha (e^(input_scale x) - 1)."""
     return hlo.select(hlo.greater(x, 0), x * scale, hlo.expm1(x * input_scale) * alpha * scale)
 
@@ -248,9 +246,7 @@ def glu_jvp(ctx: Context, output: Value, x: Value, dx: Value, dim: int) -> Value
 
 
 @lowering("glu_backward_jvp", promote=RESULT)
-def glu_backward_jvp(
-    ctx: Context, grad_x: Value, grad: Value, x: Value, d_grad: Value, dx: Value, dim: int
-) -> Value:
+def glu_backward_jvp(ctx: Context, grad_x: Value, grad: Value, x: Value, d_grad: Value, dx: Value, dim: int) -> Value:
     """The derivative of glu_backward along (d_grad, dx)."""
     value, gate = _halves(x, dim)
     d_value, d_gate = _halves(dx, dim)

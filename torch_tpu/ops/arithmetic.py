@@ -265,7 +265,7 @@ def power_of_scalar(ctx: Context, x: Value, exponent: Value | float | int) -> Va
         return power(x, exponent)
     if exponent == 0.5:
         return square_root(x)
-    if abs(exponent) <= 4 or not x.dtype.is_floating_point and exponent > 0:
+    if abs(exponent) <= 4 or (not x.dtype.is_floating_point and exponent > 0):
         return integer_power(x, int(exponent))
     return power(x, hlo.scalar(exponent, x.dtype))
 

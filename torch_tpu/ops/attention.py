@@ -1,8 +1,8 @@
 """Scaled dot product attention, forward and backward, and the fused forms of nn.MultiheadAttention and
 nn.TransformerEncoderLayer.
 
-Scores are float32 for bfloat16 and float16; the weights are then narrowed again for the product with the values, so
-that both dots run in the narrow type.
+Scores are float32 for bfloat16 and float16; the weights are then narrowed again for the product
+with the values, so that both dots run in the narrow type.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from torch_tpu.ops.registry import Context, lowering
 class Scores:
     """Queries and keys [..., heads, length, size] as one batch dimension, and their masked scores.
 
-    Fewer key heads than query heads are shared by consecutive query heads (grouped queries): those are put behind
-    one another along the queries, so that keys and values are not repeated.
+    Fewer key heads than query heads are shared by consecutive query heads (grouped queries): those
+    are put behind one another along the queries, so that keys and values are not repeated.
     """
 
     def __init__(
@@ -98,7 +98,8 @@ def attend(
     is_causal: bool,
     scale: float | None,
 ) -> tuple[Value, Value, Value | None]:
-    """softmax(query key.T scale + bias) value, the log of the softmax's denominators, and the dropout's state.
+    """softmax(query key.T scale + bias) value, the log of the softmax's denominators, and the
+    dropout's state.
 
     Rows without any key give zeros, as in PyTorch.
     """
@@ -212,8 +213,10 @@ def fused_attention(
     return_debug_mask: bool = False,
     scale: float | None = None,
 ) -> list[Value | None]:
-    """What F.scaled_dot_product_attention calls on a device of its own. Its two integer results, the lengths of
-    queries and keys, are left to the caller; the seed and offset hold the state of the dropout's mask."""
+    """What F.scaled_dot_product_attention calls on a device of its own. Its two integer results,
+    the lengths of queries and keys, are left to the caller; the seed and offset hold the state of
+    the dropout's mask.
+    """
     out, logsumexp, state = attend(ctx, query, key, value, attn_bias, dropout_p, is_causal, scale)
     if query.ndim == 3:
         logsumexp = hlo.expand_dims(logsumexp, [0])
@@ -277,7 +280,9 @@ def _heads(x: Value, num_heads: int) -> Value:
 
 @lowering("_transform_bias_rescale_qkv")
 def transform_bias_rescale_qkv(ctx: Context, qkv: Value, qkv_bias: Value, num_heads: int) -> list[Value]:
-    """Splits [B, L, 3 D] into heads of queries, keys and values, with bias; queries are divided by sqrt(D / H)."""
+    """Splits [B, L, 3 D] into heads of queries, keys and values, with bias; queries are divided by
+    sqrt(D / H).
+    """
     kind, size = qkv.dtype, qkv.shape[2] // 3
     biased = wide(qkv) + wide(qkv_bias)
     parts = [hlo.slice_in_dim(biased, 2, index * size, (index + 1) * size) for index in range(3)]
@@ -343,9 +348,7 @@ def native_multi_head_attention(
 ) -> list[Value | None]:
     same = query.name == key.name == value.name
     inputs = [query] * 3 if same else [query, key, value]
-    out, weights = multi_head(
-        ctx, inputs, num_head, (qkv_weight, qkv_bias), (proj_weight, proj_bias), mask, mask_type
-    )
+    out, weights = multi_head(ctx, inputs, num_head, (qkv_weight, qkv_bias), (proj_weight, proj_bias), mask, mask_type)
     if not need_weights:
         return [out, None]
     if average_attn_weights:

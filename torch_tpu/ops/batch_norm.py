@@ -1,7 +1,7 @@
 """Batch norm: the native family, its functional forms, and the pieces that SyncBatchNorm is made of.
 
-The running statistics' new values follow the declared results: PyTorch's `native_batch_norm` updates them without
-saying so in its schema.
+The running statistics' new values follow the declared results: PyTorch's `native_batch_norm`
+updates them without saying so in its schema.
 """
 
 from __future__ import annotations
@@ -194,7 +194,9 @@ def native_batch_norm_backward(
     eps: float,
     output_mask: Sequence[bool],
 ) -> list[Value | None]:
-    """With h = (x - mean) rstd: weight rstd (grad - mean(grad) - h mean(grad h)); in evaluation weight rstd grad."""
+    """With h = (x - mean) rstd: weight rstd (grad - mean(grad) - h mean(grad h)); in evaluation
+    weight rstd grad.
+    """
     kind, narrow = x.dtype, grad.dtype
     x, grad = wide(x), wide(grad)
     if train:
@@ -241,8 +243,9 @@ def batch_norm_backward(
     )
 
 
-# SyncBatchNorm: statistics of each process, gathered ones, and the gradient in the same two steps. Statistics are in
-# float32 for narrower inputs. PyTorch has no meta kernels for these, so dtypes are set here.
+# SyncBatchNorm: statistics of each process, gathered ones, and the gradient in the same two steps.
+# Statistics are in float32 for narrower inputs. PyTorch has no meta kernels for these, so dtypes
+# are set here.
 
 
 @lowering("batch_norm_stats")

@@ -1,7 +1,8 @@
 """Convolutions of one to three spatial dimensions, transposed ones, and their gradients.
 
-Layouts stay PyTorch's (NCHW, OIHW): XLA brings them into the order its kernels want, and doing it by hand measured the
-same. Three things matter for XLA:CPU (jaxlib 0.10.2), which otherwise takes loops 50 to 300 times slower:
+Layouts stay PyTorch's (NCHW, OIHW): XLA brings them into the order its kernels want, and doing it
+by hand measured the same. Three things matter for XLA:CPU (jaxlib 0.10.2), which otherwise takes
+loops 50 to 300 times slower:
   kernels are reversed by `hlo.reverse`, never in the convolution's window;
   the weight's gradient of a grouped convolution uses feature groups, never batch groups;
   depthwise kernels are a fused sum over the kernel's places, and 1x1 kernels are batched dots.
@@ -28,7 +29,13 @@ class Geometry:
     """How the windows of a (not transposed) convolution lie on its input."""
 
     def __init__(
-        self, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, rank: int, platform: str
+        self,
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        groups: int,
+        rank: int,
+        platform: str,
     ):
         self.stride, self.padding, self.dilation = (_expand(given, rank) for given in (stride, padding, dilation))
         self.groups, self.rank = groups, rank
@@ -50,7 +57,8 @@ class Geometry:
         ]
 
     def pointwise(self, kernel: Sequence[int]) -> bool:
-        return self.groups == 1 and all(k == 1 for k in kernel) and not any(self.padding)
+        """A product of channels alone, on the platform where that is better done by a dot."""
+        return self.platform == "cpu" and self.groups == 1 and prod(kernel) == 1 and not any(self.padding)
 
     def depthwise(self, channels: int, kernel: Sequence[int]) -> bool:
         """One input channel a group, on the platform where that is better written out."""
@@ -73,6 +81,11 @@ def _pad(x: Value, pads: Sequence[tuple[int, int]], interior: Sequence[int] | No
     """Pads (or cuts) the spatial dimensions."""
     low, high = [0, 0, *(pad[0] for pad in pads)], [0, 0, *(pad[1] for pad in pads)]
     return hlo.pad(x, low, high, 0, [0, 0, *interior] if interior is not None else None)
+
+
+def _cut(x: Value, size: Sequence[int]) -> Value:
+    """The first places of the spatial dimensions."""
+    return hlo.slice(x, [0] * x.ndim, [*x.shape[:2], *size])
 
 
 def _real_parts(function: Callable[..., Value], x: Value, y: Value) -> Value:
@@ -149,7 +162,9 @@ def input_gradient(grad: Value, weight: Value, size: Sequence[int], geometry: Ge
 
 
 def weight_gradient(x: Value, grad: Value, kernel: Sequence[int], geometry: Geometry) -> Value:
-    """The weight's gradient: a convolution over the batch, in which the outputs' gradient is the (dilated) kernel."""
+    """The weight's gradient: a convolution over the batch, in which the outputs' gradient is the
+    (dilated) kernel.
+    """
     if x.dtype.is_complex:
         return _real_parts(lambda a, b: weight_gradient(a, b, kernel, geometry), x, grad)
     groups, channels = geometry.groups, x.shape[1] // geometry.groups
@@ -158,11 +173,16 @@ def weight_gradient(x: Value, grad: Value, kernel: Sequence[int], geometry: Geom
     if 0 in shape or not x.numel or not grad.numel:
         return hlo.full(shape, 0, dtype)
     if geometry.pointwise(kernel):
-        return _channel_products(_strided(x, geometry), grad, shape)
+        return _channel_products(_cut(_strided(x, geometry), grad.shape[2:]), grad, shape)
     pads = [
         (p, (k - 1) * d + reach - n - p)
         for n, k, p, d, reach in zip(
-            x.shape[2:], kernel, geometry.padding, geometry.dilation, geometry.reach(grad.shape[2:]), strict=True
+            x.shape[2:],
+            kernel,
+            geometry.padding,
+            geometry.dilation,
+            geometry.reach(grad.shape[2:]),
+            strict=True,
         )
     ]
     if geometry.depthwise(x.shape[1], kernel):
@@ -215,7 +235,9 @@ def _channel_products(x: Value, grad: Value, shape: Sequence[int]) -> Value:
 
 
 def _depthwise(x: Value, weight: Value, geometry: Geometry, size: Sequence[int]) -> Value:
-    """The sum over the kernel's places of shifted inputs by that place's weights; [N, C, ...] to [N, K, ...]."""
+    """The sum over the kernel's places of shifted inputs by that place's weights; [N, C, ...] to
+    [N, K, ...].
+    """
     dtype = hlo.compute_dtype(x.dtype)
     channels, multiple = x.shape[1], weight.shape[0] // x.shape[1]
     padded = _pad(hlo.convert(x, dtype), [(p, p) for p in geometry.padding])
@@ -244,7 +266,8 @@ def _depthwise_weight(padded: Value, grad: Value, kernel: Sequence[int], geometr
     reach, zero = geometry.reach(size), hlo.scalar(0, torch.int32)
 
     def body(index: Value, total: Value) -> list[Value]:
-        rest, start = index, []
+        rest = index
+        start: list[Value] = []
         for k, d in zip(reversed(kernel), reversed(geometry.dilation), strict=True):
             start.insert(0, hlo.remainder(rest, k) * d)
             rest = hlo.divide(rest, k)
@@ -332,14 +355,17 @@ def gradients(
     groups: int,
     output_mask: Sequence[bool],
 ) -> list[Value | None]:
-    """Of input, weight and bias, those that are asked for. A transposed convolution swaps the roles of its ends."""
+    """Of input, weight and bias, those that are asked for. A transposed convolution swaps the roles
+    of its ends.
+    """
     geometry = Geometry(stride, padding, dilation, groups, x.ndim - 2, ctx.platform)
     results: list[Value | None] = [None, None, None]
     if output_mask[0]:
         kernel = hlo.conj(weight)
-        gradient = (
-            forward(grad, kernel, geometry) if transposed else input_gradient(grad, kernel, x.shape[2:], geometry)
-        )
+        if transposed:  # with an output padding of a stride or more there may be windows too many
+            gradient = _cut(forward(grad, kernel, geometry), x.shape[2:])
+        else:
+            gradient = input_gradient(grad, kernel, x.shape[2:], geometry)
         results[0] = hlo.convert(gradient, x.dtype)
     if output_mask[1]:
         source = hlo.conj(x)
@@ -468,7 +494,8 @@ def conv_tbc(ctx: Context, x: Value, weight: Value, bias: Value, pad: int = 0) -
 
 @lowering("conv_tbc_backward")
 def conv_tbc_backward(ctx: Context, grad: Value, x: Value, weight: Value, bias: Value, pad: int) -> list[Value]:
-    ends = [hlo.transpose(value, (1, 2, 0)) for value in (grad, x)]
-    found = gradients(ctx, *ends, hlo.transpose(weight, (2, 1, 0)), [1], [pad], [1], False, 1, (True, True, True))
+    of_out, source = (hlo.transpose(value, (1, 2, 0)) for value in (grad, x))
+    kernel = hlo.transpose(weight, (2, 1, 0))
+    found = gradients(ctx, of_out, source, kernel, [1], [pad], [1], False, 1, (True, True, True))
     of_input, of_weight, of_bias = (value for value in found if value is not None)
     return [hlo.transpose(of_input, (2, 0, 1)), hlo.transpose(of_weight, (2, 1, 0)), of_bias]

@@ -48,9 +48,7 @@ def full(ctx: Context, size: Any, fill_value: Value, dtype: torch.dtype | None =
 
 
 @lowering("new_full")
-def new_full(
-    ctx: Context, x: Value, size: Any, fill_value: Value, dtype: torch.dtype | None = None
-) -> Value:
+def new_full(ctx: Context, x: Value, size: Any, fill_value: Value, dtype: torch.dtype | None = None) -> Value:
     return full(ctx, size, fill_value)
 
 
@@ -96,7 +94,9 @@ def evenly_spaced(ctx: Context, start: Value, end: Value) -> Value:
     if steps < 2:
         return hlo.broadcast_to(start, (steps,))
     places = hlo.iota((steps,), 0, position_dtype(steps))
-    (gaps,) = hlo.optimization_barrier([hlo.scalar(steps - 1, dtype)])  # or XLA multiplies by the rounded 1 / gaps
+    (gaps,) = hlo.optimization_barrier(
+        [hlo.scalar(steps - 1, dtype)]
+    )  # or XLA multiplies by the rounded 1 / gaps
     step = (end - start) / gaps
     rising = start + step * hlo.convert(places, dtype)
     falling = end - step * hlo.convert(steps - 1 - places, dtype)
@@ -104,9 +104,7 @@ def evenly_spaced(ctx: Context, start: Value, end: Value) -> Value:
 
 
 @lowering("linspace", "linspace.Tensor_Tensor", "linspace.Tensor_Scalar", "linspace.Scalar_Tensor")
-def linspace(
-    ctx: Context, start: Value, end: Value, steps: int, dtype: torch.dtype | None = None
-) -> Value:
+def linspace(ctx: Context, start: Value, end: Value, steps: int, dtype: torch.dtype | None = None) -> Value:
     return evenly_spaced(ctx, start, end)
 
 

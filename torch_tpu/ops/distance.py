@@ -1,7 +1,7 @@
 """Distances between all pairs of rows, and their gradients.
 
-Differences are taken before they are squared, which loses nothing where rows are close; XLA fuses the three-dimensional
-difference into the reduction over it, so it takes no memory.
+Differences are taken before they are squared, which loses nothing where rows are close; XLA fuses the
+three-dimensional difference into the reduction over it, so it takes no memory.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def cdist_backward(ctx: Context, grad: Value, x: Value, y: Value, p: float, dist
 def _pairs(rows: int) -> tuple[Value, Value]:
     """i and j of every pair i < j < rows, in order.
 
-    Counted from the last pair, pair r lies in the row of length m + 1 for the largest m with m (m + 1) / 2 <= r. The
-    root that gives m is off by one at most, which integers then correct.
+    Counted from the last pair, pair r lies in the row of length m + 1 for the largest m with
+    m (m + 1) / 2 <= r. The root that gives m is off by one at most, which integers then correct.
     """
     total = rows * (rows - 1) // 2
     kind = torch.int32 if total < 2**30 else torch.int64
@@ -101,7 +101,7 @@ def pdist(ctx: Context, x: Value, p: float = 2.0) -> Value:
 
 @lowering("_pdist_backward")
 def pdist_backward(ctx: Context, grad: Value, x: Value, p: float, distance: Value) -> Value:
-    """As for all pairs of rows, whose distances are a symmetric matrix of those given, with zeros on its diagonal."""
+    """As for all pairs of rows: their distances are a symmetric matrix, with zeros on its diagonal."""
     x, rows = _wide(x), x.shape[0]
     if distance.numel == 0 or x.numel == 0:
         return hlo.zeros_like(x)

@@ -31,7 +31,7 @@ def frequencies(indices: Value, size: int, dtype: torch.dtype) -> Value:
 
 
 def without_padding(indices: Value, size: int, padding_idx: int) -> Value:
-    """Positions in a table, where those of the padding row are out of range, so that writes there are dropped."""
+    """Positions in a table; those of the padding row are out of range, so that writes there are dropped."""
     positions = hlo.convert(indices, position_dtype(size))
     if padding_idx < 0:
         return positions
@@ -83,9 +83,7 @@ def vector_norms(x: Value, order: float) -> Value:
 
 
 @lowering("embedding_renorm")
-def embedding_renorm(
-    ctx: Context, weight: Value, indices: Value, max_norm: float, norm_type: float
-) -> Value:
+def embedding_renorm(ctx: Context, weight: Value, indices: Value, max_norm: float, norm_type: float) -> Value:
     """Rows whose norm exceeds max_norm are scaled by max_norm / (norm + 1e-7), as in PyTorch."""
     flat = hlo.flatten(indices)
     (rows,) = computed(look_up(weight, flat))
@@ -174,7 +172,10 @@ def embedding_bag(
         if mode == MEAN:
             divisors = hlo.convert(hlo.maximum(sizes, 1), rows.dtype)
             result = result / hlo.broadcast_in_dim(divisors, result.shape, [0])
-    return [result, *(fitted(x, spec) for x, spec in zip((bags, sizes, maxima_of), ctx.outs[1:], strict=True))]
+    return [
+        result,
+        *(fitted(x, spec) for x, spec in zip((bags, sizes, maxima_of), ctx.outs[1:], strict=True)),
+    ]
 
 
 def bag_gradient(
@@ -196,7 +197,9 @@ def bag_gradient(
     if not indices.numel or not grad.numel:
         return zeros
     if mode == MAX:
-        filled = hlo.broadcast_in_dim(hlo.greater(hlo.slice_in_dim(sizes, 0, 0, num_bags), 0), grad.shape, [0])
+        filled = hlo.broadcast_in_dim(
+            hlo.greater(hlo.slice_in_dim(sizes, 0, 0, num_bags), 0), grad.shape, [0]
+        )
         rows = hlo.convert(maxima_of, torch.int32)
         places = hlo.stack([hlo.select(filled, rows, num_weights), hlo.iota(grad.shape, 1, torch.int32)], -1)
         return hlo.scatter(

@@ -28,9 +28,22 @@ def digamma(ctx: Context, x: Value) -> Value:
 
 
 def hurwitz_zeta(x: Value, q: Value) -> Value:
-    """The sum over k >= 0 of (q + k)^-x, with PyTorch's values at poles and infinities."""
+    """The sum over k >= 0 of (q + k)^-x, with PyTorch's values at poles and infinities.
+
+    The terms with a negative base, if any, are added in a loop.
+    """
     pole = hlo.less_equal(q, 0) & hlo.equal(q, hlo.floor(q))
-    result = hlo.select(pole, float("inf"), hlo.zeta(x, q))
+
+    def step(base: Value, total: Value) -> list[Value]:
+        negative = hlo.less(base, 0)
+        total = total + hlo.select(negative, hlo.power(base, -x), 0)
+        return [hlo.select(negative, base + 1, base), total]
+
+    def going(base: Value, total: Value) -> Value:
+        return hlo.reduce_or(hlo.less(base, 0), range(base.ndim))
+
+    base, total = hlo.while_loop([hlo.select(pole, 1, q), hlo.zeros_like(q)], going, step)
+    result = hlo.select(pole, float("inf"), total + hlo.zeta(x, base))
     limit = hlo.select(hlo.less(q, 1), float("inf"), hlo.select(hlo.equal(q, 1), q, float("nan")))
     result = hlo.select(hlo.equal(x, float("inf")), limit, result)
     result = hlo.select(hlo.less(x, 1), float("nan"), result)
@@ -48,7 +61,7 @@ def trigamma(x: Value) -> Value:
     At whole numbers it is as large as rounding pi makes it in PyTorch, not infinite.
     """
     left = hlo.less(x, 0.5)
-    right = hurwitz_zeta(hlo.full_like(x, 2), hlo.select(left, 1 - x, x))
+    right = hlo.zeta(hlo.full_like(x, 2), hlo.select(left, 1 - x, x))
     offset = x - hlo.round_nearest_even(x)
     sine = hlo.sine(hlo.select(hlo.equal(offset, 0), x, offset) * math.pi)
     return hlo.select(left, (math.pi * math.pi) / (sine * sine) - right, right)
@@ -99,10 +112,10 @@ def stirling(a: Value) -> Value:
 def _power_over_gamma(a: Value, x: Value) -> Value:
     """x^a exp(-x) / gamma(a + 1); from a = 6 on relative to its maximum, where logarithms would cancel."""
     large = hlo.maximum(a, 6)
-    near = -large * log1p_deficit((x - large) / large) - stirling(large)
-    stirling = hlo.exponential(near) / hlo.sqrt(large * (2 * math.pi))
+    logarithm = -large * log1p_deficit((x - large) / large) - stirling(large)
+    relative = hlo.exponential(logarithm) / hlo.sqrt(large * (2 * math.pi))
     direct = hlo.exponential(a * hlo.log(x) - x - hlo.lgamma(a + 1))
-    return hlo.select(hlo.less(a, 6), direct, stirling)
+    return hlo.select(hlo.less(a, 6), direct, relative)
 
 
 def until_settled(

@@ -15,7 +15,7 @@ from torch_tpu.ops.sorting import scatter_rows, search
 
 
 def _bounds(x: Value, low: Number, high: Number, given: bool, margin: float) -> tuple[Value, Value]:
-    """The outer edges as 0-d values: those given, else those of the data; moved apart by margins if they are equal."""
+    """The outer edges, 0-d: those given, else those of the data; moved apart by margins if equal."""
     if not given and x.numel:
         line = hlo.flatten(x)
         bottom, top = hlo.reduce_min(line, [0]), hlo.reduce_max(line, [0])
@@ -27,7 +27,8 @@ def _bounds(x: Value, low: Number, high: Number, given: bool, margin: float) -> 
 
 def _edges(x: Value, bins: int, limits: Sequence[float] | None) -> Value:
     """bins + 1 evenly spaced edges; counted from the nearer end, as torch.linspace does."""
-    low, high = _bounds(x, *(limits or (0.0, 1.0)), given=limits is not None, margin=0.5)
+    start, end = limits or (0.0, 1.0)
+    low, high = _bounds(x, start, end, given=limits is not None, margin=0.5)
     step = hlo.divide(high - low, bins)
     index = hlo.iota((bins + 1,), 0, torch.int32)
     position = hlo.convert(index, x.dtype)
@@ -37,7 +38,7 @@ def _edges(x: Value, bins: int, limits: Sequence[float] | None) -> Value:
 
 
 def _counts(places: Value, total: int, weight: Value | None, dtype: torch.dtype) -> Value:
-    """The number, or the summed weights, of the elements at every place; places beyond the end do not count."""
+    """The number, or the summed weights, of the elements at every place; those past the end do not count."""
     kind = index_dtype(places.numel) if weight is None else weight.dtype
     added = hlo.full(places.shape, 1, kind) if weight is None else hlo.flatten(weight)
     return hlo.convert(scatter_rows(hlo.full((total,), 0, kind), places, added, hlo.add), dtype)
@@ -51,7 +52,7 @@ def _exact(x: Value) -> Value:
 
 
 def _rounded(x: Value, dtype: torch.dtype) -> Value:
-    """x as it would be in a narrower dtype: PyTorch rounds every step of finding a bin, which shows in the bins."""
+    """x as a narrower dtype has it: PyTorch rounds every step of finding a bin, and the bins show it."""
     return hlo.reduce_precision(x, *_PRECISION[dtype]) if dtype in _PRECISION else x
 
 

@@ -1,6 +1,6 @@
 """Reading by index and by mask: index, gather, take, masked_fill, nonzero and their relatives.
 
-`advanced`, `row_positions`, `prefix_sum` and `segment_of` also serve scatter.py, embedding.py and creation.py.
+`advanced`, `wrap`, `prefix_sum` and `segment_of` also serve scatter.py, embedding.py and creation.py.
 Indices out of range never fail a program: reads are clamped and writes are dropped.
 """
 
@@ -36,11 +36,13 @@ def prefix_sum(x: Value) -> Value:
     """Inclusive cumulative sum of a vector of integers. XLA takes this window apart into a tree."""
     if x.numel == 0:
         return x
-    return hlo.reduce_window(x, 0, hlo.add, window=[x.numel], padding=[(x.numel - 1, 0)])  # type: ignore[return-value]
+    total = hlo.reduce_window(x, 0, hlo.add, window=[x.numel], padding=[(x.numel - 1, 0)])
+    assert isinstance(total, Value), "one value gives one"
+    return total
 
 
 def segment_of(starts: Value, total: int) -> Value:
-    """For each of `total` places in a row, how many of the starts (positions, any order) lie at or before it."""
+    """For each of `total` places in a row, how many of the starts lie at or before it."""
     marks = hlo.full((total,), 0, torch.int32)
     if total == 0 or starts.numel == 0:
         return marks
@@ -63,14 +65,17 @@ def add_at(x: Value, index: Value, updates: Value) -> Value:
 
 
 def compaction(mask: Value, bound: int) -> tuple[Value, Value]:
-    """Where the set elements of a flat mask go when they close up (`bound` or more: nowhere), and how many they are."""
+    """Where the set elements of a flat mask go when they close up, and their number.
+
+    A target of `bound` or more means nowhere.
+    """
     ranks = prefix_sum(hlo.convert(mask, position_dtype(mask.numel, bound)))
     targets = hlo.select(mask, ranks - 1, max(mask.numel, bound))
     return targets, hlo.reduce_max(ranks, [0]) if mask.numel else hlo.scalar(0, ranks.dtype)
 
 
 def close_up(x: Value, mask: Value, filling: Value) -> tuple[Value, Value]:
-    """Writes the elements of a flat x where the mask is set to the start of `filling`, in order; and their number."""
+    """`filling`, its start replaced by the elements of a flat x where the mask is set; and their number."""
     targets, count = compaction(mask, filling.numel)
     if not x.numel or not filling.numel:
         return filling, count
@@ -83,7 +88,6 @@ def close_up(x: Value, mask: Value, filling: Value) -> tuple[Value, Value]:
         inserted_window_dims=[0],
         scatter_dims_to_operand_dims=[0],
         index_vector_dim=1,
-        unique_indices=False,
     )
     return packed, count
 
@@ -102,7 +106,7 @@ class Advanced(NamedTuple):
 
 
 def advanced(shape: Sequence[int], indices: Sequence[Value | None]) -> Advanced:
-    """PyTorch's rule: the broadcast shape of the indices stands where they stood if they are neighbours, else first."""
+    """The broadcast shape of the indices stands where they stood if they are neighbours, else first."""
     dims = [dim for dim, index in enumerate(indices) if index is not None]
     dtype = position_dtype(*(shape[dim] for dim in dims))
     wrapped = [wrap(index, shape[dim], dtype) for dim, index in enumerate(indices) if index is not None]
@@ -223,7 +227,7 @@ def masked_select(ctx: Context, x: Value, mask: Value) -> list[Value]:
 
 
 def set_positions(x: Value, bound: int) -> tuple[Value, Value]:
-    """Coordinates, [bound, x.ndim] of int32 or int64, of the first elements that are not zero; and how many are."""
+    """Coordinates, [bound, x.ndim], of the first elements that are not zero; and how many are."""
     mask = hlo.flatten(hlo.convert(x, torch.bool))
     dtype = position_dtype(x.numel)
     flat, count = close_up(hlo.iota(mask.shape, 0, dtype), mask, hlo.full((bound,), 0, dtype))

@@ -49,9 +49,7 @@ def smooth_l1_loss(ctx: Context, x: Value, target: Value, reduction: int = MEAN,
 
 
 @lowering("smooth_l1_loss_backward", promote=RESULT)
-def smooth_l1_loss_backward(
-    ctx: Context, grad: Value, x: Value, target: Value, reduction: int, beta: float
-) -> Value:
+def smooth_l1_loss_backward(ctx: Context, grad: Value, x: Value, target: Value, reduction: int, beta: float) -> Value:
     return spread(grad, _bounded(x - target, beta, 1.0), reduction)
 
 
@@ -189,9 +187,7 @@ def _as_batch(x: Value, rank: int) -> Value:
     return x if x.ndim == rank else hlo.reshape(x, (1,) * (rank - x.ndim) + x.shape)
 
 
-def _margins(
-    x: Value, target: Value, margin: Value | int, weight: Value | None
-) -> tuple[Value, Value, Value]:
+def _margins(x: Value, target: Value, margin: Value | int, weight: Value | None) -> tuple[Value, Value, Value]:
     """margin - x[t] + x for each class, one-hot targets, and weights / number of classes."""
     scores = _as_batch(x, 2)
     hit = _is_class(_as_batch(hlo.convert(target, torch.int64), 1), scores.shape[1])
@@ -259,9 +255,7 @@ def _listed(target: Value) -> Value:
     """Which entries of the target lists stand before the first -1."""
     ended = hlo.convert(hlo.less(target, 0), torch.int32)
     window = target.shape[1]
-    seen = hlo.reduce_window(
-        ended, 0, hlo.maximum, window=(1, window), padding=((0, 0), (window - 1, 0))
-    )
+    seen = hlo.reduce_window(ended, 0, hlo.maximum, window=(1, window), padding=((0, 0), (window - 1, 0)))
     assert isinstance(seen, Value)
     return hlo.equal(seen, 0)
 

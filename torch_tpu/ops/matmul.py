@@ -1,12 +1,12 @@
 """Matrix products: mm, bmm, addmm and their relatives, scaled, grouped and quantized ones, bilinear forms.
 
-All go through `contract`, which chooses the form of the dot for a dtype. Times in comments: XLA:CPU of jaxlib 0.10.2
-on two cores.
+All go through `contract`, which chooses the form of the dot for a dtype. Times in comments: XLA:CPU
+of jaxlib 0.10.2 on two cores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -20,11 +20,13 @@ _TILE = 128
 
 
 def contract(x: Value, y: Value, dims: Dims, batch: Dims = ((), ()), *, platform: str = "cpu") -> Value:
-    """The dot of two values of one dtype, in the dtype it is accumulated in (the caller casts it to what it returns).
+    """The dot of two values of one dtype, in the dtype it is accumulated in (the caller casts it to
+    what it returns).
 
-    bfloat16 and float16 give float32 straight from the dot: on a CPU 2.5 ms for 1024^3 in bfloat16, where a
-    bfloat16 result or converted operands take 12 ms; on a TPU it is what the matrix unit does. Integers up to 8 bits
-    give int32 (40 times faster than int8 results); what exceeds their width wraps when the result is cast.
+    bfloat16 and float16 give float32 straight from the dot: on a CPU 2.5 ms for 1024^3 in bfloat16,
+    where a bfloat16 result or converted operands take 12 ms; on a TPU it is what the matrix unit
+    does. Integers up to 8 bits give int32 (40 times faster than int8 results); what exceeds their
+    width wraps when the result is cast.
     """
     dtype = x.dtype
     if dtype is torch.bool or dtype in (torch.int8, torch.uint8):
@@ -49,7 +51,9 @@ def _num_products(x: Value, y: Value, dims: Dims, batch: Dims) -> int:
 
 
 def _complex_dot(x: Value, y: Value, dims: Dims, batch: Dims) -> Value:
-    """Four real dots, which XLA:CPU hands to Eigen; its own complex dot is five times slower (8 ms for 256^3)."""
+    """Four real dots, which XLA:CPU hands to Eigen; its own complex dot is five times slower (8 ms
+    for 256^3).
+    """
 
     def dot(a: Value, b: Value) -> Value:
         return hlo.dot_general(a, b, contract=dims, batch=batch)
@@ -59,7 +63,9 @@ def _complex_dot(x: Value, y: Value, dims: Dims, batch: Dims) -> Value:
 
 
 def _contracted_last(y: Value, dims: Dims, batch: Dims) -> tuple[Value, Dims, Dims]:
-    """y laid out so that XLA:CPU's plain loop reads it in order: ten times faster for large 64-bit integer dots."""
+    """y laid out so that XLA:CPU's plain loop reads it in order: ten times faster for large 64-bit
+    integer dots.
+    """
     free = [dim for dim in range(y.ndim) if dim not in {*dims[1], *batch[1]}]
     order = [*batch[1], *free, *dims[1]]
     (moved,) = hlo.optimization_barrier([hlo.transpose(y, order)])
@@ -121,7 +127,13 @@ def addmm(ctx: Context, x: Value, a: Value, b: Value, beta: Value | int = 1, alp
 
 @lowering("addmm.dtype")
 def addmm_dtype(
-    ctx: Context, x: Value, a: Value, b: Value, out_dtype: torch.dtype, beta: Value | int = 1, alpha: Value | int = 1
+    ctx: Context,
+    x: Value,
+    a: Value,
+    b: Value,
+    out_dtype: torch.dtype,
+    beta: Value | int = 1,
+    alpha: Value | int = 1,
 ) -> Value:
     return addmm(ctx, x, a, b, beta, alpha)
 
@@ -151,7 +163,13 @@ def baddbmm(ctx: Context, x: Value, a: Value, b: Value, beta: Value | int = 1, a
 
 @lowering("baddbmm.dtype")
 def baddbmm_dtype(
-    ctx: Context, x: Value, a: Value, b: Value, out_dtype: torch.dtype, beta: Value | int = 1, alpha: Value | int = 1
+    ctx: Context,
+    x: Value,
+    a: Value,
+    b: Value,
+    out_dtype: torch.dtype,
+    beta: Value | int = 1,
+    alpha: Value | int = 1,
 ) -> Value:
     return baddbmm(ctx, x, a, b, beta, alpha)
 
@@ -185,7 +203,7 @@ def compute_linear_combination(ctx: Context, x: Value, coefficients: Value) -> V
 
 def linear_product(x: Value, weight: Value, platform: str) -> Value:
     """x @ weight.T for x with any leading dimensions, which XLA:CPU multiplies faster when they are one."""
-    rows = hlo.reshape(x, (x.numel // x.shape[-1] if x.shape[-1] else _rows(x), x.shape[-1]))
+    rows = hlo.reshape(x, (_rows(x), x.shape[-1]))
     product = contract(rows, weight, ([1], [weight.ndim - 1]), platform=platform)
     return hlo.reshape(product, (*x.shape[:-1], *weight.shape[:-1]))
 
@@ -204,17 +222,21 @@ def linear(ctx: Context, x: Value, weight: Value, bias: Value | None = None) -> 
 
 
 @lowering("linear_backward")
-def linear_backward(ctx: Context, x: Value, grad: Value, weight: Value, output_mask: Sequence[bool]) -> list[Value]:
-    """grad @ weight, grad.T @ x and the sum of grad, over all leading dimensions; those that are asked for."""
+def linear_backward(
+    ctx: Context, x: Value, grad: Value, weight: Value, output_mask: Sequence[bool]
+) -> list[Value | None]:
+    """grad @ weight, grad.T @ x and the sum of grad, over all leading dimensions; those that are
+    asked for.
+    """
     rows = hlo.reshape(grad, (_rows(grad), grad.shape[-1]))
-    results = []
+    results: list[Value | None] = [None, None, None]
     if output_mask[0]:
-        results.append(hlo.reshape(contract(rows, weight, ([1], [0]), platform=ctx.platform), x.shape))
+        results[0] = hlo.reshape(contract(rows, weight, ([1], [0]), platform=ctx.platform), x.shape)
     if output_mask[1]:
         flat = hlo.reshape(x, (_rows(x), x.shape[-1]))
-        results.append(contract(rows, flat, ([0], [0]), platform=ctx.platform))
+        results[1] = contract(rows, flat, ([0], [0]), platform=ctx.platform)
     if output_mask[2]:
-        results.append(hlo.reduce_sum(hlo.convert(rows, hlo.compute_dtype(rows.dtype)), [0]))
+        results[2] = hlo.reduce_sum(hlo.convert(rows, hlo.compute_dtype(rows.dtype)), [0])
     return results
 
 
@@ -305,7 +327,9 @@ def _sum_away(x: Labelled, keep: set[int]) -> Labelled:
 
 
 def _dequantized(x: Value, scale: Value, contracted: int) -> Value:
-    """x times its scales in float32. Scales are one number, one a row, or a grid of blocks (as 2-D as x is)."""
+    """x times its scales in float32. Scales are one number, one a row, or a grid of blocks (as 2-D
+    as x is).
+    """
     wide, scale = hlo.convert(x, torch.float32), hlo.convert(scale, torch.float32)
     if scale.numel == 1:
         return wide * hlo.reshape(scale, ())
@@ -366,7 +390,9 @@ def scaled_mm_v2(
     contraction_dim: Sequence[int] = (),
     use_fast_accum: bool = False,
 ) -> Value:
-    """The shapes of the scales say which recipe it is. Swizzled scales are a layout of CUDA's and not taken."""
+    """The shapes of the scales say which recipe it is. Swizzled scales are a layout of CUDA's and
+    not taken.
+    """
     if any(swizzle_a) or any(swizzle_b):
         raise NotImplementedError("_scaled_mm_v2 takes scales in plain row order only, not swizzled")
     y_scale = scale_b[0]
@@ -387,7 +413,9 @@ def grouped_mm(
     bias: Value | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Value:
-    """A product for each group; `offs` has the ends of the groups along the dimension that a 2-D operand lacks."""
+    """A product for each group; `offs` has the ends of the groups along the dimension that a 2-D
+    operand lacks.
+    """
     if offs is None:
         product = contract(x, y, ([2], [1]), ([0], [0]), platform=ctx.platform)
     elif x.ndim == 2 and y.ndim == 2:
@@ -400,9 +428,11 @@ def grouped_mm(
 
 
 def _visits(offs: Value, size: int, tile: int) -> tuple[int, list[Value], list[Value]]:
-    """Which tile of rows meets which group: their number's bound, (starts, ends) and (tile, group) of each visit.
+    """Which tile of rows meets which group: their number's bound, (starts, ends) and (tile, group)
+    of each visit.
 
-    A group's tiles are those its rows fall in, so that all groups together visit at most size / tile + groups - 1.
+    A group's tiles are those its rows fall in, so that all groups together visit at most size /
+    tile + groups - 1.
     """
     groups = offs.shape[0]
     ends = hlo.convert(offs, torch.int32)
@@ -422,7 +452,10 @@ def _visits(offs: Value, size: int, tile: int) -> tuple[int, list[Value], list[V
     return bound, [starts, ends], [hlo.select(hlo.equal(group, groups), 0, tiles), group]
 
 
-def _grouped_loop(x: Value, offs: Value, dim: int, result: Sequence[int], step: object) -> Value:
+Step = Callable[[Value, Value, Value, Value], Value]
+
+
+def _grouped_loop(x: Value, offs: Value, dim: int, result: Sequence[int], step: Step) -> Value:
     """Calls step(sum, tile's first row, mask of its rows in the group, group) for every visit."""
     size = x.shape[dim]
     tile = min(_TILE, size)
@@ -436,7 +469,7 @@ def _grouped_loop(x: Value, offs: Value, dim: int, result: Sequence[int], step: 
         high = hlo.select(hlo.greater(at[1], last), low, high)
         row = hlo.iota((tile,), 0, torch.int32) + at[0] * tile
         mask = hlo.bitwise_and(hlo.greater_equal(row, low), hlo.less(row, high))
-        return [step(total, at[0] * tile, mask, group)]  # type: ignore[operator]
+        return [step(total, at[0] * tile, mask, group)]
 
     return hlo.fori_loop(bound, [hlo.full(result, 0, torch.float32 if x.dtype.itemsize < 8 else x.dtype)], body)[0]
 
@@ -501,7 +534,9 @@ def scaled_grouped_mm(
     out_dtype: torch.dtype | None = None,
     use_fast_accum: bool = False,
 ) -> Value:
-    """Grouped products of 8-bit floats with a scale a row of x and a column of y (of each group's, when both are 2-D)."""
+    """Grouped products of 8-bit floats with a scale a row of x and a column of y (of each group's,
+    when both are 2-D).
+    """
     if x.ndim == 2 and y.ndim == 2:
         assert offs is not None, "two 2-D operands are grouped by offs"
         product = grouped_mm(ctx, hlo.convert(x, torch.float32), hlo.convert(y, torch.float32), offs)

@@ -1,6 +1,6 @@
 """Elements moved, repeated or padded without arithmetic, and the gradients of that.
 
-View operations are derived by the core; their functional forms (`*_copy`, `*_scatter`, `*_backward`) are here.
+View operations are derived by the core; their functional forms (`*_copy`, `*_scatter`, ...) are here.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ def windows(x: Value, dim: int, size: int, step: int, dilation: int = 1) -> Valu
 
 
 def overlap_add(x: Value, dim: int, length: int, step: int, dilation: int = 1) -> Value:
-    """The transpose of `windows`: dimensions [window, place] become one of the given length; overlaps are added."""
+    """The transpose of `windows`: dimensions [window, place] become one; overlaps add up."""
     x = pad_in_dim(x, dim + 1, 0, 0, dilation - 1)
     num_windows, reach = x.shape[dim : dim + 2]
     chunks = -(-reach // step)
@@ -273,8 +273,8 @@ def overlap_add(x: Value, dim: int, length: int, step: int, dilation: int = 1) -
 def skewed_sum(x: Value, dim: int, length: int, step: int) -> Value:
     """`overlap_add` in a fixed number of operations, with memory for rows times length.
 
-    Row k has to move right by k * shift before the rows are summed. Rows of width w are padded to w + shift more than
-    their neighbours' offset needs; read with rows one shift shorter, the same memory holds them moved.
+    Row k has to move right by k * shift before the rows are summed. The rows are padded to the width of the
+    sum and one shift more; read with rows shorter by that shift, the same memory holds them moved.
     """
     num_windows, reach = x.shape[dim : dim + 2]
     shift = step
@@ -381,7 +381,7 @@ def triu(ctx: Context, x: Value, diagonal: int = 0) -> Value:
 
 
 def across(x: Value, shape: Sequence[int], offset: int, dim1: int, dim2: int) -> Value:
-    """A tensor whose last dimension is a diagonal, repeated so that it stands in place in a tensor of the given shape.
+    """A tensor whose last dimension is a diagonal, repeated so that it stands in place in a given shape.
 
     Off the diagonal the values mean nothing.
     """
@@ -557,6 +557,11 @@ def unbind_copy(ctx: Context, x: Value, dim: int = 0) -> list[Value]:
 
 
 @lowering(
+    "alias_copy",
+    "clone",
+    "detach_copy",
+    "lift",
+    "lift_fresh_copy",
     "view_copy",
     "_unsafe_view",
     "_reshape_copy",
@@ -595,7 +600,7 @@ def t_copy(ctx: Context, x: Value) -> Value:
 
 @lowering("view_copy.dtype")
 def view_dtype_copy(ctx: Context, x: Value, dtype: torch.dtype) -> Value:
-    """The bits of x as another dtype. XLA reinterprets neither complex numbers nor bools; they go by their parts."""
+    """The bits of x as another dtype. What XLA cannot reinterpret, complex and bool, goes by its parts."""
     if dtype is x.dtype or not x.numel:
         return hlo.full(ctx.out.shape, 0, dtype) if not x.numel else x
     if x.dtype.is_complex:
@@ -618,7 +623,11 @@ def regrouped(x: Value, dtype: torch.dtype) -> Value:
     if ratio > 1:
         return hlo.bitcast(hlo.reshape(x, (*x.shape[:-1], x.shape[-1] // ratio, ratio)), dtype)
     narrow = hlo.bitcast(x, dtype)
-    return narrow if narrow.ndim == x.ndim else hlo.reshape(narrow, (*x.shape[:-1], math.prod(narrow.shape[-2:])))
+    return (
+        narrow
+        if narrow.ndim == x.ndim
+        else hlo.reshape(narrow, (*x.shape[:-1], math.prod(narrow.shape[-2:])))
+    )
 
 
 # ---- strides

@@ -1,7 +1,7 @@
 """Softmax, layer, group and RMS norm, and weight norm, forward and backward. Batch norm has its own file.
 
-Computed in float32 for bfloat16 and float16. Variances are means of squared differences from the mean (two passes),
-which loses no digits where the mean is large.
+Computed in float32 for bfloat16 and float16. Variances are means of squared differences from the
+mean (two passes), which loses no digits where the mean is large.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ def log_softmax_backward(ctx: Context, grad: Value, out: Value, dim: int, input_
 
 
 def safe_softmax_parts(x: Value, dim: int) -> tuple[Value, Value, Value]:
-    """The maximum (0 for rows of -inf), exp(x - max) and its sum along dim, 0 for such rows; both are kept."""
+    """The maximum (0 for rows of -inf), exp(x - max) and its sum along dim, 0 for such rows; both
+    are kept.
+    """
     top = hlo.reduce_max(x, [dim], keep_dim=True)
     top = hlo.select(hlo.equal(top, float("-inf")), 0, top)
     exponentials = hlo.exponential(x - top)
@@ -112,9 +114,7 @@ def masked_softmax_of(x: Value, mask: Value | None, dim: int, mask_type: int | N
 
 
 @lowering("_masked_softmax")
-def masked_softmax(
-    ctx: Context, x: Value, mask: Value, dim: int | None = None, mask_type: int | None = None
-) -> Value:
+def masked_softmax(ctx: Context, x: Value, mask: Value, dim: int | None = None, mask_type: int | None = None) -> Value:
     dim = x.ndim - 1 if dim is None else dim % x.ndim
     return hlo.convert(masked_softmax_of(wide(x), mask, dim, mask_type), x.dtype)
 
@@ -148,7 +148,12 @@ def _last_dims(x: Value, normalized_shape: Sequence[int]) -> list[int]:
 
 @lowering("native_layer_norm")
 def layer_norm(
-    ctx: Context, x: Value, normalized_shape: Sequence[int], weight: Value | None, bias: Value | None, eps: float
+    ctx: Context,
+    x: Value,
+    normalized_shape: Sequence[int],
+    weight: Value | None,
+    bias: Value | None,
+    eps: float,
 ) -> list[Value]:
     """The normalized values, the mean and 1 / sqrt(variance + eps)."""
     x = wide(x)
@@ -174,7 +179,9 @@ def layer_norm_backward(
     bias: Value | None,
     output_mask: Sequence[bool],
 ) -> list[Value | None]:
-    """With h = (x - mean) rstd and g = grad weight: rstd (g - mean(g) - h mean(g h)), sum(grad h) and sum(grad)."""
+    """With h = (x - mean) rstd and g = grad weight: rstd (g - mean(g) - h mean(g h)), sum(grad h)
+    and sum(grad).
+    """
     dims, kind = _last_dims(x, normalized_shape), x.dtype
     x, grad = wide(x), wide(grad)
     mean, rstd = hlo.convert(mean, x.dtype), hlo.convert(rstd, x.dtype)

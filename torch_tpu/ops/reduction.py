@@ -1,7 +1,8 @@
 """Reductions over dimensions: sums, products, extremes, logical ones, moments and norms.
 
-Narrow floats are accumulated in float32. XLA splits long sums into blocks by itself: 2^20 random float32 numbers are
-summed with a relative error of 1e-7 on the CPU, as good as PyTorch's, so nothing is done about it here.
+Narrow floats are accumulated in float32. XLA splits long sums into blocks by itself: 2^20 random float32
+numbers are summed with a relative error of 1e-7 on the CPU, as good as PyTorch's, so nothing is done about
+it here.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def accumulator(ctx: Context, x: Value) -> Value:
 
 
 @lowering("sum", "sum.dim_IntList")
-def sum(ctx: Context, x: Value, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Value:
+def sum(
+    ctx: Context, x: Value, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None
+) -> Value:
     wide = accumulator(ctx, x)
     fold = hlo.reduce_or if wide.dtype is torch.bool else hlo.reduce_sum
     return fold(wide, reduced_dims(x, dim), keepdim)
@@ -54,14 +57,18 @@ def nansum(
 
 
 @lowering("prod", "prod.dim_int")
-def prod(ctx: Context, x: Value, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Value:
+def prod(
+    ctx: Context, x: Value, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None
+) -> Value:
     wide = accumulator(ctx, x)
     fold = hlo.reduce_and if wide.dtype is torch.bool else hlo.reduce_prod
     return fold(wide, reduced_dims(x, dim), keepdim)
 
 
 @lowering("mean", "mean.dim")
-def mean(ctx: Context, x: Value, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Value:
+def mean(
+    ctx: Context, x: Value, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None
+) -> Value:
     dims = reduced_dims(x, dim)
     return hlo.divide(hlo.reduce_sum(accumulator(ctx, x), dims, keepdim), count(x, dims))
 
@@ -76,7 +83,9 @@ def moments(
     freedom = max(0.0, size - (1 if correction is None else correction))
     gap = x - centre
     spread = hlo.divide(hlo.reduce_sum(hlo.square(hlo.real(gap)), dims, keepdim), freedom)
-    if x.dtype.is_complex:  # added after the division: with no freedom left, a part that does not vary gives NaN
+    if (
+        x.dtype.is_complex
+    ):  # only then added: with no freedom left, a constant part gives NaN
         spread = spread + hlo.divide(hlo.reduce_sum(hlo.square(hlo.imag(gap)), dims, keepdim), freedom)
     return spread, centre if keepdim else hlo.squeeze(centre, dims) if dims else centre
 
@@ -86,12 +95,16 @@ def squared_magnitude(x: Value) -> Value:
 
 
 @lowering("var.correction", static=["correction"])
-def var(ctx: Context, x: Value, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False) -> Value:
+def var(
+    ctx: Context, x: Value, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
+) -> Value:
     return moments(x, reduced_dims(x, dim), correction, keepdim)[0]
 
 
 @lowering("std.correction", static=["correction"])
-def std(ctx: Context, x: Value, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False) -> Value:
+def std(
+    ctx: Context, x: Value, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
+) -> Value:
     return hlo.sqrt(moments(x, reduced_dims(x, dim), correction, keepdim)[0])
 
 
@@ -136,7 +149,7 @@ def index_dtype(size: int) -> torch.dtype:
 
 
 def extreme(x: Value, dim: int, largest: bool, keepdim: bool = False) -> tuple[Value, Value]:
-    """The largest or smallest element along a dimension and its index: the first NaN, else the first of equals."""
+    """The largest or smallest of each line and its index: the first NaN, else the first of equals."""
     if x.ndim == 0:
         return x, hlo.scalar(0, torch.int32)
     better: Callable[[Value, Value], Value] = hlo.greater if largest else hlo.less
@@ -152,8 +165,9 @@ def extreme(x: Value, dim: int, largest: bool, keepdim: bool = False) -> tuple[V
 
     worst = hlo.lowest(x.dtype) if largest else hlo.highest(x.dtype)
     places = hlo.iota(x.shape, dim, kind)
-    values, indices = hlo.reduce([x, places], [worst, torch.iinfo(kind).max], choose, [dim], keepdim)
-    return values, indices
+    found = hlo.reduce([x, places], [worst, torch.iinfo(kind).max], choose, [dim], keepdim)
+    assert isinstance(found, list)
+    return found[0], found[1]
 
 
 @lowering("max.dim")
@@ -168,15 +182,16 @@ def min_dim(ctx: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Va
 
 @lowering("argmax", "argmin")
 def argmax(ctx: Context, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
-    whole = dim is None or x.ndim == 0
-    line = hlo.flatten(x) if whole else x
-    indices = extreme(line, 0 if whole else dim % x.ndim, ctx.op == "aten::argmax", keepdim)[1]
+    line, place = (hlo.flatten(x), 0) if dim is None or x.ndim == 0 else (x, dim % x.ndim)
+    indices = extreme(line, place, ctx.op == "aten::argmax", keepdim)[1]
     return hlo.reshape(indices, ctx.out.shape)
 
 
 def _logical(fold: Callable[..., Value]) -> Callable[..., Value]:
     def function(ctx: Context, x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
-        none = isinstance(dim, (list, tuple)) and not dim  # an empty list reduces nothing here, unlike elsewhere
+        none = (
+            isinstance(dim, (list, tuple)) and not dim
+        )  # unlike elsewhere, it reduces nothing
         return fold(hlo.convert(x, torch.bool), [] if none else reduced_dims(x, dim), keepdim)
 
     return function

@@ -153,7 +153,7 @@ ANTIALIASED = (linear_aa, cubic_aa, lanczos_aa)
 # Applying taps
 
 
-FEW_TAPS = 8
+FEW_TAPS = 5
 """Up to so many taps are gathered one by one; more through one table, which is slower to run."""
 
 
@@ -178,7 +178,8 @@ def _resample(ctx: Context, x: Value, dim: int, taps: Taps) -> Value:
         part = _gathered(x, dim, one, plain)
         total = part if total is None else total + part
     assert total is not None
-    return total
+    # Fused into the next axis, everything here would be compiled and computed once for each of that axis' taps.
+    return hlo.optimization_barrier([total])[0] if columns > 2 else total
 
 
 def _counts_up(position: Floats, repeats: int) -> bool:

@@ -1,7 +1,7 @@
 """Writing by index: index_put, index_add, index_reduce, put, the scatter family and segment reductions.
 
-Sums of bfloat16 and float16 are formed in float32 and rounded once. Where several elements are written to one place
-without a reduction, which one stays is the backend's choice, as in PyTorch (the last one on the CPU).
+Sums of bfloat16 and float16 are formed in float32 and rounded once. Where several elements are written to one
+place without a reduction, which one stays is the backend's choice, as in PyTorch (the last one on the CPU).
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def scatter_elements(x: Value, dim: int, positions: Value, updates: Value, combi
 
 
 def floor_mean(total: Value, count: Value) -> Value:
-    """total / count for positive counts; integers are divided with floor, as PyTorch's means of scattered values."""
+    """total / count for positive counts, rounded down for integers."""
     quotient = hlo.divide(total, count)
     if not hlo.is_integer(total.dtype) or hlo.is_unsigned(total.dtype):
         return quotient
@@ -107,8 +107,10 @@ def floor_mean(total: Value, count: Value) -> Value:
     return quotient - hlo.convert(below, total.dtype)
 
 
-def reduce_into(x: Value, updates: Value, reduce: str, include_self: bool, write: Callable[..., Value]) -> Value:
-    """A scattered reduction. `write(target, updates, combine)` is one of the two scatters above with its index."""
+def reduce_into(
+    x: Value, updates: Value, reduce: str, include_self: bool, write: Callable[..., Value]
+) -> Value:
+    """A scattered reduction; `write(target, updates, combine)` is one of the two scatters above."""
     x, updates = computed(x, updates)
     start = x
     if not include_self:
@@ -126,7 +128,7 @@ def reduce_into(x: Value, updates: Value, reduce: str, include_self: bool, write
 def masked_put(x: Value, dim: int, mask: Value, values: Value, accumulate: bool) -> Value:
     """x[..., mask, ...] = values with a boolean mask over dimensions dim, dim + 1, ...
 
-    The values broadcast to [*x.shape[:dim], number of set elements, *rest]: the n-th set element takes the n-th.
+    The values broadcast to [*x.shape[:dim], number of set elements, *rest]; the n-th goes to the n-th.
     """
     rest = x.ndim - dim - mask.ndim
     chosen = hlo.broadcast_in_dim(mask, x.shape, range(dim, dim + mask.ndim))

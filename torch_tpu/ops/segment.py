@@ -45,7 +45,9 @@ class _Segments(NamedTuple):
         return self.sizes.shape[0]
 
     def fold(self, rows: Value, start: Number, combine: Callable[[Value, Value], Value]) -> Value:
-        return scatter_rows(hlo.full((self.total, rows.shape[1]), start, rows.dtype), self.places, rows, combine)
+        return scatter_rows(
+            hlo.full((self.total, rows.shape[1]), start, rows.dtype), self.places, rows, combine
+        )
 
     def spread(self, folded: Value) -> Value:
         """Every row's entry of its segment; anything for rows of none."""
@@ -66,7 +68,9 @@ def _segments(data: Value, lengths: Value | None, offsets: Value | None, axis: i
     positions = hlo.iota((batch, length), 1, offsets.dtype)
     segment = hlo.convert(search(offsets, positions, True), torch.int64) - 1
     inside = hlo.greater_equal(segment, 0) & hlo.less(segment, number)
-    places = hlo.select(inside, hlo.iota((batch, length), 0, torch.int64) * number + segment, batch * number)
+    places = hlo.select(
+        inside, hlo.iota((batch, length), 0, torch.int64) * number + segment, batch * number
+    )
     inner = math.prod(data.shape[axis + 1 :])
     return _Segments(
         hlo.reshape(data, (batch * length, inner)),
@@ -139,7 +143,7 @@ def segment_reduce_backward(
 
 
 def _product_of_others(segments: _Segments, rows: Value, output: Value, start: Number) -> Value:
-    """The product without a row: output / row, but by counting zeros and NaNs where the row is one of these."""
+    """The product without a row: output / row, or by counting zeros and NaNs where the row is one."""
     zero, nan = hlo.equal(rows, 0), hlo.is_nan(rows)
     special = zero | nan
     plain = segments.spread(segments.fold(hlo.select(special, 1, rows), start, hlo.multiply))

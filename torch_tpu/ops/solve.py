@@ -204,12 +204,11 @@ def linalg_pinv(
 ) -> Value:
     """V diag(1/s) U^H over the singular values (or eigenvalues) above max(atol, rtol * the largest)."""
     (m, n), batch, real = a.shape[-2:], a.shape[:-2], hlo.real_dtype(a.dtype)
-    shape = ctx.out.shape
-    if a.numel == 0:
-        return hlo.full(shape, 0, a.dtype)
     for given in (atol, rtol):
         if given is not None:
             batch = hlo.broadcast_shapes(batch, given.shape)
+    if a.numel == 0:
+        return hlo.full((*batch, n, m), 0, a.dtype)
     if hermitian:
         s, u = matrix.eigh(ctx.platform, a)
         v = u

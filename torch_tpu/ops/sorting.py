@@ -1,6 +1,8 @@
-"""Sorting and what rests on it: top-k, medians, modes, distinct values, searches in sorted sequences, membership.
+"""Sorting and what rests on it: top-k, medians, modes, distinct values, searches in sorted sequences,
+membership.
 
-NaN counts as larger than everything, as in PyTorch. Of equal elements the one with the smaller index comes first.
+NaN counts as larger than everything, as in PyTorch. Of equal elements the one with the smaller index comes
+first.
 """
 
 from __future__ import annotations
@@ -54,7 +56,11 @@ def topk(
     ctx: Context, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Value, Value]:
     if x.ndim == 0:
-        return (x, hlo.scalar(0, torch.int64)) if k else (hlo.full((0,), 0, x.dtype), hlo.full((0,), 0, torch.int64))
+        return (
+            (x, hlo.scalar(0, torch.int64))
+            if k
+            else (hlo.full((0,), 0, x.dtype), hlo.full((0,), 0, torch.int64))
+        )
     dim %= x.ndim
     if largest and k and x.dtype.is_floating_point and x.dtype.itemsize <= 4 and x.numel:
         # XLA's own operator orders by bits, so a NaN must not have its sign set.
@@ -87,10 +93,16 @@ def median_along(x: Value, dim: int, keepdim: bool, skip_nan: bool) -> tuple[Val
     length = x.shape[dim]
     middle = (length - 1) // 2
     if not x.dtype.is_floating_point:
-        return hlo.index_in_dim(values, dim, middle, keepdim), hlo.index_in_dim(places, dim, middle, keepdim)
-    real = hlo.reduce_sum(hlo.convert(~hlo.is_nan(x), torch.int32), [dim], True)  # the first NaN stands after these
+        return hlo.index_in_dim(values, dim, middle, keepdim), hlo.index_in_dim(
+            places, dim, middle, keepdim
+        )
+    real = hlo.reduce_sum(
+        hlo.convert(~hlo.is_nan(x), torch.int32), [dim], True
+    )  # NaNs stand after these
     if skip_nan:
-        place = hlo.shift_right_logical(hlo.select(hlo.equal(real, 0), length, real) - 1, hlo.full_like(real, 1))
+        place = hlo.shift_right_logical(
+            hlo.select(hlo.equal(real, 0), length, real) - 1, hlo.full_like(real, 1)
+        )
     else:
         place = hlo.select(hlo.less(real, length), real, middle)
     return _pick(values, place, dim, keepdim), _pick(places, place, dim, keepdim)
@@ -128,14 +140,16 @@ def _differs_from_previous(x: Value, dim: int) -> Value:
     length = x.shape[dim]
     shape = [1 if axis == dim else size for axis, size in enumerate(x.shape)]
     changed = hlo.not_equal(hlo.slice_in_dim(x, dim, 1, length), hlo.slice_in_dim(x, dim, 0, length - 1))
-    return hlo.concatenate([hlo.full(shape, True, torch.bool), changed], dim) if length > 1 else hlo.full_like(
-        x, True, torch.bool
+    return (
+        hlo.concatenate([hlo.full(shape, True, torch.bool), changed], dim)
+        if length > 1
+        else hlo.full_like(x, True, torch.bool)
     )
 
 
 @lowering("mode")
 def mode(ctx: Context, x: Value, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
-    """The most frequent element, the smallest of such, and its last index: the end of the longest run once sorted."""
+    """The most frequent element (the smallest of such) and its last index: the longest sorted run's end."""
     if x.ndim == 0:
         return x, hlo.scalar(0, torch.int64)
     dim %= x.ndim
@@ -147,7 +161,7 @@ def mode(ctx: Context, x: Value, dim: int = -1, keepdim: bool = False) -> tuple[
     return _pick(values, end, dim, keepdim), _pick(places, end, dim, keepdim)
 
 
-# --------------------------------------------------------------------------------------------------- distinct values
+# ------------------------------------------------------------------------------------------ distinct values
 
 
 def _set(old: Value, new: Value) -> Value:
@@ -155,7 +169,11 @@ def _set(old: Value, new: Value) -> Value:
 
 
 def scatter_rows(
-    x: Value, places: Value, rows: Value, combine: Callable[[Value, Value], Value] = _set, unique: bool = False
+    x: Value,
+    places: Value,
+    rows: Value,
+    combine: Callable[[Value, Value], Value] = _set,
+    unique: bool = False,
 ) -> Value:
     """x with rows[i] combined into row places[i]; places beyond the end are dropped."""
     return hlo.scatter(
@@ -186,7 +204,9 @@ def _distinct(
     distinct = scatter_rows(hlo.zeros_like(rows), group, rows)
     inverse = counts = hlo.full((0,), 0, torch.int64)
     if with_inverse:
-        inverse = scatter_rows(hlo.zeros_like(group), places, group, unique=True) if places is not None else group
+        inverse = (
+            scatter_rows(hlo.zeros_like(group), places, group, unique=True) if places is not None else group
+        )
         inverse = hlo.convert(inverse, torch.int64)
     if with_counts:
         counts = scatter_rows(hlo.zeros_like(group), group, hlo.ones_like(group), hlo.add)
@@ -270,7 +290,9 @@ def _unique_rows(
 ) -> tuple[Value, Value, Value, Value]:
     if x.numel == 0:
         if x.shape.count(0) != 1 or x.shape[dim] != 0:
-            raise RuntimeError("There are 0 sized dimensions, and they aren't selected, so unique cannot be applied")
+            raise RuntimeError(
+                "There are 0 sized dimensions, and they aren't selected, so unique cannot be applied"
+            )
         return _nothing(x, (0,))
     if x.ndim == 0:
         x = hlo.reshape(x, (1,))
@@ -284,7 +306,11 @@ def _unique_rows(
 
 @lowering("unique_consecutive", dynamic=True, padded=[0, 2], padded_along="dim")
 def unique_consecutive(
-    ctx: Context, x: Value, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+    ctx: Context,
+    x: Value,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
 ) -> tuple[Value, Value, Value, Value]:
     if dim is not None:
         return _unique_rows(x, dim % max(x.ndim, 1), False, return_inverse, return_counts)
@@ -296,7 +322,7 @@ def unique_consecutive(
     return distinct, hlo.reshape(inverse, x.shape) if return_inverse else inverse, counts, number
 
 
-# -------------------------------------------------------------------------------------- searches in sorted sequences
+# ----------------------------------------------------------------------------- searches in sorted sequences
 
 
 def search(boundaries: Value, x: Value, right: bool) -> Value:
@@ -309,7 +335,9 @@ def search(boundaries: Value, x: Value, right: bool) -> Value:
     kind = index_dtype(boundaries.numel)
     if length <= FEW:
         wide = hlo.expand_dims(x, [-1])
-        many = hlo.broadcast_in_dim(boundaries, (*x.shape, length), [0, 2] if boundaries.ndim == 2 else [x.ndim])
+        many = hlo.broadcast_in_dim(
+            boundaries, (*x.shape, length), [0, 2] if boundaries.ndim == 2 else [x.ndim]
+        )
         passed = ~reached(many, hlo.broadcast_to(wide, many.shape))
         return hlo.reduce_sum(hlo.convert(passed, kind), [x.ndim])
     line = hlo.flatten(boundaries)
@@ -362,7 +390,9 @@ def bucketize(
 
 
 @lowering("isin.Tensor_Tensor", "isin.Tensor_Scalar", "isin.Scalar_Tensor", promote=COMMON)
-def isin(ctx: Context, x: Value, tests: Value, *, assume_unique: bool = False, invert: bool = False) -> Value:
+def isin(
+    ctx: Context, x: Value, tests: Value, *, assume_unique: bool = False, invert: bool = False
+) -> Value:
     line = hlo.flatten(tests)
     if x.numel == 0 or line.numel == 0:
         found = hlo.full(x.shape, False, torch.bool)
@@ -372,5 +402,7 @@ def isin(ctx: Context, x: Value, tests: Value, *, assume_unique: bool = False, i
         found = hlo.reduce_or(hits, [x.ndim])
     else:
         ordered = hlo.sort([line], 0, order_of(False, line.dtype))[0]
-        found = hlo.equal(hlo.take(ordered, search(ordered, x, False)), x)  # a place past the end is clamped
+        found = hlo.equal(
+            hlo.take(ordered, search(ordered, x, False)), x
+        )  # a place past the end is clamped
     return ~found if invert else found

@@ -21,11 +21,11 @@ from torch_tpu.stats import counters
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import ml_dtypes  # noqa: E402
-import numpy as np  # noqa: E402
-from jaxlib import _jax, xla_client  # noqa: E402
+import ml_dtypes
+import numpy as np
+from jaxlib import _jax, xla_client
 
-from torch_tpu.runtime import cache, lapack, mlir, options  # noqa: E402
+from torch_tpu.runtime import cache, lapack, mlir, options
 
 log = logging.getLogger("torch_tpu")
 
@@ -70,7 +70,7 @@ _CASTS_ALIKE = frozenset({torch.float32, torch.float64, torch.complex64, torch.c
 class Aval:
     """The few attributes jaxlib asks of an abstract value."""
 
-    __slots__ = ("shape", "dtype")
+    __slots__ = ("dtype", "shape")
     weak_type = False
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]):
@@ -97,7 +97,7 @@ class _Sharding(_jax.SingleDeviceSharding):
 class Executable:
     """A loaded program: `run(arrays) -> arrays`."""
 
-    __slots__ = ("_execute", "_handlers", "loaded", "donated", "key")
+    __slots__ = ("_execute", "_handlers", "donated", "key", "loaded")
 
     def __init__(self, loaded: Any, handlers: list[Any], donated: Sequence[int] = (), key: str = ""):
         self.loaded = loaded
@@ -193,9 +193,7 @@ class Client:
         start = time.perf_counter()
         try:
             module = mlir.parse(text)
-            loaded = self.raw.compile_and_load(
-                module, self._device_list, options.options(effort, self.platform), []
-            )
+            loaded = self.raw.compile_and_load(module, self._device_list, options.options(effort, self.platform), [])
         except (ValueError, xla_client.XlaRuntimeError) as error:
             raise errors.compile_failed(_name(text), str(error), text) from error
         seconds = time.perf_counter() - start
@@ -292,6 +290,10 @@ class Client:
         except xla_client.XlaRuntimeError as error:
             raise failed(error) from error
 
+    def pending(self) -> list[Array]:
+        """The arrays that do not hold their values yet."""
+        return [array for array in self.raw.live_arrays() if not array.is_deleted() and not array.is_ready()]
+
     def synchronize(self) -> None:
         """Waits for everything that was started.
 
@@ -299,6 +301,13 @@ class Client:
             ExecutionError, torch.OutOfMemoryError: a program failed.
         """
         self.wait([array for array in self.raw.live_arrays() if not array.is_deleted()])
+
+    def memory_info(self) -> tuple[int, int] | None:
+        """Free and total bytes of the device, where the platform says."""
+        stats = self.device.memory_stats() if self.platform != "cpu" else None
+        if not stats or "bytes_limit" not in stats:
+            return None
+        return stats["bytes_limit"] - stats["bytes_in_use"], stats["bytes_limit"]
 
     def close(self) -> None:
         """Waits for what runs and lets go of programs and scalars; called before the interpreter exits."""

@@ -15,6 +15,7 @@ import os
 import stat
 import tempfile
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,10 +72,8 @@ class DiskCache:
             counters.disk_errors += 1
             self.delete(key)
             return None
-        try:
+        with suppress(OSError):  # deleted by another process meanwhile: the content is good all the same
             os.utime(path)
-        except OSError:
-            pass  # deleted by another process meanwhile, or not ours to touch: the content is good all the same
         return payload
 
     def put(self, key: str, payload: bytes) -> None:

@@ -29,7 +29,16 @@ operators. least: no optimization by LLVM, for programs on a few thousand elemen
 SMALL = 4096
 """Up to this many elements, in all results together, `choose` takes the least effort."""
 
-_SLOW_UNOPTIMIZED = ("while", "dot_general", "convolution", "sort", "fft", "cholesky", "custom_call", "triangular_solve")
+_SLOW_UNOPTIMIZED = (
+    "while",
+    "dot_general",
+    "convolution",
+    "sort",
+    "fft",
+    "cholesky",
+    "custom_call",
+    "triangular_solve",
+)
 
 
 def choose(asked: Effort, num_elements: int, text: str) -> Effort:

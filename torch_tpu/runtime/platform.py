@@ -90,14 +90,15 @@ def is_available() -> bool:
     return bool(cuda_devices() and cuda_plugin_path())
 
 
-def was_started() -> bool:
-    """Whether this process or one it was forked from has started a client."""
-    return _client is not None
-
 
 def is_started() -> bool:
     """Whether this process has a client."""
     return _client is not None and _process == os.getpid()
+
+
+def in_bad_fork() -> bool:
+    """Whether a parent process started the client, so that this one cannot use it."""
+    return _client is not None and _process != os.getpid()
 
 
 def client() -> Client:

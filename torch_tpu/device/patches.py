@@ -1,0 +1,51 @@
+"""Every change to PyTorch's internals: one function each, with what breaks without it and when it can go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def print_tensors_from_the_host() -> None:
+    """`print(tensor)` formats element by element; on an asynchronous device each element is a program and a copy.
+
+    Without it printing works, but runs some hundred small programs. To be removed when `torch._tensor_str` copies
+    tensors of out-of-tree devices to the CPU first, as it does for xla.
+    """
+    import torch._tensor_str as tensor_str
+
+    original = tensor_str._tensor_str
+
+    def _tensor_str(self: torch.Tensor, indent: int) -> str:
+        if self.device.type == "tpu" and not torch._C._functorch.is_functorch_wrapped_tensor(self):
+            self = self.detach().cpu()
+        return original(self, indent)
+
+    tensor_str._tensor_str = _tensor_str
+
+
+def set_float32_matmul_precision_reaches_the_device() -> None:
+    """`torch.set_float32_matmul_precision` also sets the precision of this device's matrix products.
+
+    Without it the call changes CPU and CUDA only. To be removed when PyTorch lets a backend observe the setting.
+    """
+    from torch_tpu import settings
+
+    original = torch.set_float32_matmul_precision
+
+    def set_float32_matmul_precision(precision: str) -> None:
+        original(precision)
+        settings.matmul_precision = precision  # type: ignore[assignment]
+
+    set_float32_matmul_precision.__doc__ = original.__doc__
+    torch.set_float32_matmul_precision = set_float32_matmul_precision
+
+
+PATCHES: tuple[Any, ...] = (print_tensors_from_the_host, set_float32_matmul_precision_reaches_the_device)
+
+
+def apply() -> None:
+    """Applies all of them; called once, by `register`."""
+    for patch in PATCHES:
+        patch()
