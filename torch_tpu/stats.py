@@ -96,6 +96,11 @@ def reset() -> None:
     counters.reset()
 
 
+def num_compiles() -> int:
+    """Programs made so far: compiled by XLA, or loaded from the disk cache in its place."""
+    return counters.compiles + counters.disk_hits
+
+
 def fallback_counts() -> dict[str, int]:
     """How often each operator ran on the CPU instead since the last `reset`."""
     return dict(counters.fallbacks)

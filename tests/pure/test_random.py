@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -12,8 +13,7 @@ from scipy import stats
 
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
-from torch_tpu.ops import random, sampling  # noqa: F401 - registers their lowerings
-from torch_tpu.ops import registry
+from torch_tpu.ops import random, registry, sampling  # noqa: F401 - registers their lowerings
 from torch_tpu.ops.registry import Context, Spec
 from torch_tpu.runtime.client import cpu_client
 
@@ -22,8 +22,14 @@ CLIENT = cpu_client()
 
 
 def draw(
-    op: str, *args: Any, shape: tuple[int, ...] = (NUM_SAMPLES,), dtype: torch.dtype = torch.float32,
-    seed: int = 42, offset: int = 0, more: tuple[Spec, ...] = (), **attributes: Any,
+    op: str,
+    *args: Any,
+    shape: tuple[int, ...] = (NUM_SAMPLES,),
+    dtype: torch.dtype = torch.float32,
+    seed: int = 42,
+    offset: int = 0,
+    more: tuple[Spec, ...] = (),
+    **attributes: Any,
 ) -> Any:
     """Runs one random lowering; floats become operands as the core makes them, tensors too."""
     rule = registry.LOWERINGS[registry.overload_name(registry.resolve(op))]
@@ -36,8 +42,10 @@ def draw(
             return function.argument(tuple(tensor.shape), tensor.dtype, weak)
 
         values = [
-            operand(arg) if isinstance(arg, torch.Tensor)
-            else operand(torch.tensor(arg), True) if isinstance(arg, float) and names[index] in rule.data
+            operand(arg)
+            if isinstance(arg, torch.Tensor)
+            else operand(torch.tensor(arg), True)
+            if isinstance(arg, float) and names[index] in rule.data
             else arg
             for index, arg in enumerate(args)
         ]
@@ -209,7 +217,7 @@ def test_randint_is_uniform(span: int):
         cells = min(span, 64)
         counts = torch.bincount((sample + 3) * cells // span, minlength=cells).double()
         edges = [-(-cell * span // cells) for cell in range(cells + 1)]
-        expected = torch.tensor([float(b - a) for a, b in zip(edges, edges[1:], strict=False)]) * NUM_SAMPLES / span
+        expected = torch.tensor([float(b - a) for a, b in itertools.pairwise(edges)]) * NUM_SAMPLES / span
         assert stats.chi2.sf(float(((counts - expected) ** 2 / expected).sum()), cells - 1) > 1e-3
 
 

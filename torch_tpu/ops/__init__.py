@@ -37,6 +37,7 @@ FAMILIES: tuple[str, ...] = (
     "convolution",
     "pooling",
     "resize",
+    "grid_sample",
     "normalization",
     "batch_norm",
     "recurrent",

@@ -27,16 +27,12 @@ def cholesky(ctx: Context, a: Value, upper: bool = False) -> Value:
 
 
 @lowering("linalg_cholesky_ex")
-def linalg_cholesky_ex(
-    ctx: Context, a: Value, *, upper: bool = False, check_errors: bool = False
-) -> Sequence[Value]:
+def linalg_cholesky_ex(ctx: Context, a: Value, *, upper: bool = False, check_errors: bool = False) -> Sequence[Value]:
     return matrix.cholesky(ctx.platform, a, upper)
 
 
 @lowering("linalg_lu_factor_ex")
-def linalg_lu_factor_ex(
-    ctx: Context, a: Value, *, pivot: bool = True, check_errors: bool = False
-) -> Sequence[Value]:
+def linalg_lu_factor_ex(ctx: Context, a: Value, *, pivot: bool = True, check_errors: bool = False) -> Sequence[Value]:
     return matrix.lu(ctx.platform, a, pivot)
 
 
@@ -97,9 +93,7 @@ def linalg_householder_product(ctx: Context, packed: Value, taus: Value) -> Valu
 
 
 @lowering("ormqr")
-def ormqr(
-    ctx: Context, packed: Value, taus: Value, other: Value, left: bool = True, transpose: bool = False
-) -> Value:
+def ormqr(ctx: Context, packed: Value, taus: Value, other: Value, left: bool = True, transpose: bool = False) -> Value:
     """Q other or other Q, with Q (its adjoint if transpose) the square product of reflectors."""
     size = packed.shape[-2]
     count = taus.shape[-1]

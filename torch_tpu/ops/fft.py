@@ -15,7 +15,7 @@ _MOST = 3
 
 
 def _factor(normalization: int, sizes: Sequence[int]) -> float:
-    """ATen's modes: 0 leaves the sums as they are, 1 divides by the root of the number of terms, 2 by the number."""
+    """ATen's modes: 0 leaves sums as they are, 1 divides by the root of the number of terms, 2 by it."""
     count = 1
     for size in sizes:
         count *= size

@@ -19,12 +19,16 @@ def lgamma(ctx: Context, x: Value) -> Value:
     return hlo.lgamma(x)
 
 
-@lowering("digamma", promote=RESULT)
-def digamma(ctx: Context, x: Value) -> Value:
-    """PyTorch has the poles -inf at 0 and inf at -0, NaN at the other whole numbers below and at -inf."""
+def psi(x: Value) -> Value:
+    """Digamma; PyTorch has the poles -inf at 0 and inf at -0, NaN at the other whole numbers below and at -inf."""
     zero = hlo.equal(x, 0)
     safe = hlo.select(zero, hlo.ones_like(x), x)
     return hlo.select(zero, -1 / x, hlo.digamma(safe))
+
+
+@lowering("digamma", promote=RESULT)
+def digamma(ctx: Context, x: Value) -> Value:
+    return psi(x)
 
 
 def hurwitz_zeta(x: Value, q: Value) -> Value:
@@ -71,7 +75,7 @@ def trigamma(x: Value) -> Value:
 def polygamma(ctx: Context, n: int, x: Value) -> Value:
     """(-1)^(n+1) n! zeta(n + 1, x), DLMF 25.11.12."""
     if n == 0:
-        return digamma(ctx, x)
+        return psi(x)
     if n == 1:
         return trigamma(x)
     order = hlo.full_like(x, n + 1)
@@ -145,7 +149,7 @@ def _lower_series(a: Value, x: Value, wanted: Value) -> Value:
 
 
 def _upper_fraction(a: Value, x: Value, wanted: Value) -> Value:
-    """Q(a, x) gamma(a) exp(x) / x^a by the continued fraction DLMF 8.9.2, evaluated by Lentz's algorithm (DLMF 3.10(iii))."""
+    """Q(a, x) gamma(a) exp(x) / x^a by the continued fraction DLMF 8.9.2, by Lentz's algorithm (DLMF 3.10(iii))."""
     eps = 2.0**-23 if a.dtype.itemsize == 4 else 2.0**-52
     x, a = hlo.select(wanted, x, 20), hlo.select(wanted, a, 1)
 

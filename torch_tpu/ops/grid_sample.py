@@ -152,11 +152,15 @@ def _corners(
     return corners
 
 
-def _gather(planes: Value, index: Value) -> Value:
-    """planes [N, C, elements] at index [N, ...]: [N, C, ...]."""
-    return hlo.gather(
+def _over_channels(x: Value, shape: Sequence[int]) -> Value:
+    return hlo.broadcast_in_dim(x, shape, [0, *range(2, len(shape))])
+
+
+def _elements(planes: Value, corner: Corner) -> Value:
+    """planes [N, C, elements] at a corner [N, ...]: [N, C, ...], zero where that is outside."""
+    found = hlo.gather(
         planes,
-        hlo.expand_dims(index, [-1]),
+        hlo.expand_dims(corner.index, [-1]),
         offset_dims=[1],
         collapsed_slice_dims=[2],
         start_index_map=[2],
@@ -164,10 +168,7 @@ def _gather(planes: Value, index: Value) -> Value:
         operand_batching_dims=[0],
         start_indices_batching_dims=[0],
     )
-
-
-def _over_channels(x: Value, shape: Sequence[int]) -> Value:
-    return hlo.broadcast_in_dim(x, shape, [0, *range(2, len(shape))])
+    return hlo.select(_over_channels(corner.inside, found.shape), found, 0)
 
 
 def _planes(x: Value) -> Value:
@@ -187,8 +188,7 @@ def grid_sampler(
     for corner in _corners(grid, x.shape[2:], interpolation_mode, padding_mode, align_corners):
         weight = corner.weight()
         assert weight is not None
-        part = _gather(planes, corner.index) * _over_channels(weight, shape)
-        total = total + hlo.select(_over_channels(corner.inside, shape), part, 0)
+        total = total + _elements(planes, corner) * _over_channels(weight, shape)
     return total
 
 
@@ -244,12 +244,11 @@ def _grid_grad(grad: Value, planes: Value, rank: int, corners: Sequence[Corner])
     """For each axis the sum over corners of element * gradient * the weight's slope along that axis."""
     totals: list[Value | None] = [None] * rank
     for corner in corners:
-        share = hlo.reduce_sum(_gather(planes, corner.index) * grad, [1])
+        share = hlo.reduce_sum(_elements(planes, corner) * grad, [1])
         for axis in range(rank):
             others = corner.weight(without=axis)
             assert others is not None
             part = share * others * corner.taps[axis].slope
-            part = hlo.select(corner.inside, part, 0)
             before = totals[axis]
             totals[axis] = part if before is None else before + part
     columns = [total for total in reversed(totals) if total is not None]

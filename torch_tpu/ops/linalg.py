@@ -1,6 +1,7 @@
 """Linear algebra that needs no decomposition: cross products and the matrix exponential.
 
-Decompositions are in `decompositions.py`, solvers in `solve.py`, products in `matmul.py`, norms in `reduction.py`.
+Decompositions are in `decompositions.py`, solvers in `solve.py`, products in `matmul.py` and norms in
+`reduction.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def linalg_cross(ctx: Context, x: Value, y: Value, *, dim: int = -1) -> Value:
 
 _TERMS = 20
 _LARGEST_NORM = {torch.float32: 3.0, torch.float64: 1.0}
-"""Up to here the first 20 terms of the series are exact in that precision: n^20 / 20! is below its epsilon."""
+"""Up to here 20 terms of the series are enough: norm^20 / 20! is below that precision's epsilon."""
 
 
 @lowering("linalg_matrix_exp", promote=RESULT)

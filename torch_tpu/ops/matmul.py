@@ -36,9 +36,13 @@ def contract(x: Value, y: Value, dims: Dims, batch: Dims = ((), ()), *, platform
         x, y = hlo.convert(x, torch.int32), hlo.convert(y, torch.int32)
     elif dtype.is_complex and platform == "cpu" and _num_products(x, y, dims, batch) > 1 << 20:
         return _complex_dot(x, y, dims, batch)
-    elif dtype.itemsize == 8 and hlo.is_integer(dtype) and platform == "cpu":
-        if _num_products(x, y, dims, batch) > 1 << 16:
-            y, dims, batch = _contracted_last(y, dims, batch)
+    elif (
+        dtype.itemsize == 8
+        and hlo.is_integer(dtype)
+        and platform == "cpu"
+        and _num_products(x, y, dims, batch) > 1 << 16
+    ):
+        y, dims, batch = _contracted_last(y, dims, batch)
     return hlo.dot_general(x, y, contract=dims, batch=batch, dtype=hlo.compute_dtype(x.dtype))
 
 

@@ -1,8 +1,8 @@
 """Matrix kernels that the lowerings of linear algebra are built from; registers none itself.
 
-All take batches of matrices [..., m, n]. On the CPU they are LAPACK's functions (see `runtime/lapack.py`), elsewhere
-StableHLO's operations, the functions that XLA's compilers expand ("Qr", "Eigh", ...) or the loops of
-`matrix_loops.py` and `matrix_schur.py`.
+All take batches of matrices [..., m, n]. On the CPU they are LAPACK's functions (see `runtime/lapack.py`),
+elsewhere StableHLO's operations, the functions that XLA's compilers expand ("Qr", "Eigh", ...) or the loops
+of `matrix_loops.py` and `matrix_schur.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ _PREFIX = {torch.float32: "s", torch.float64: "d", torch.complex64: "c", torch.c
 Result = tuple[tuple[int, ...], torch.dtype]
 
 
-def lapack(function: str, operands: Sequence[Value], results: Sequence[Result], **characters: str | bool) -> list[Value]:
+def lapack(
+    function: str, operands: Sequence[Value], results: Sequence[Result], **characters: str | bool
+) -> list[Value]:
     """Calls one of LAPACK's functions for each matrix of a batch; matrices are column-major there.
 
     Args:
@@ -49,7 +51,7 @@ def lapack(function: str, operands: Sequence[Value], results: Sequence[Result], 
 
 
 def cholesky(platform: str, a: Value, upper: bool) -> tuple[Value, Value]:
-    """The factor (its other triangle is zero), and info: the order of the first minor that is not positive, or 0."""
+    """The factor, and info: the order of the first leading minor that is not positive, or 0."""
     batch = a.shape[:-2]
     if a.numel == 0:
         return a, hlo.full(batch, 0, torch.int32)
@@ -119,7 +121,7 @@ def solve_triangular(
     unit: bool = False,
     operation: str = "N",
 ) -> Value:
-    """X with op(a) X = b (left) or X op(a) = b; operation is N, T (transposed) or C (adjoint). Same batches."""
+    """X with op(a) X = b (left) or X op(a) = b; operation is N, T (transpose) or C (adjoint). Same batches."""
     if b.numel == 0:
         return b
     if platform == "cpu":
@@ -164,8 +166,8 @@ def qr(platform: str, a: Value, complete: bool = False) -> tuple[Value, Value]:
 
 
 def eigh(platform: str, a: Value, lower: bool = True, vectors: bool = True) -> tuple[Value, Value]:
-    """Ascending eigenvalues and orthonormal eigenvectors (in columns) of a Hermitian matrix, of which one triangle
-    is read."""
+    """Ascending eigenvalues and orthonormal eigenvectors (in columns) of a Hermitian matrix; one triangle of
+    it is read."""
     values = (a.shape[:-1], real_dtype(a.dtype))
     if a.numel == 0:
         return hlo.full(*values[:1], 0, values[1]), a
@@ -182,8 +184,8 @@ def eigh(platform: str, a: Value, lower: bool = True, vectors: bool = True) -> t
 
 
 def svd(platform: str, a: Value, full: bool = False, vectors: bool = True) -> tuple[Value, Value, Value]:
-    """U, descending singular values, and the adjoint of V; full: U and V are square. U and V are only right if
-    vectors are asked for."""
+    """U, descending singular values, and the adjoint of V; full: U and V are square. Without `vectors` only the
+    singular values mean anything."""
     (m, n), batch, real = a.shape[-2:], a.shape[:-2], real_dtype(a.dtype)
     k = min(m, n)
     shapes = ((*batch, m, m if full else k), (*batch, k), (*batch, n if full else k, n))

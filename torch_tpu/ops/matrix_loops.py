@@ -1,7 +1,8 @@
 """Small matrix helpers, and the matrix algorithms that are written out as loops of StableHLO.
 
-The algorithms take one batch dimension [b, m, n] and work on all matrices of the batch at once: a choice such as a
-pivot is a vector [b], applied with comparisons against `iota`. They serve platforms without such a function.
+The algorithms take one batch dimension [b, m, n] and work on all matrices of the batch at once: a choice
+such as a pivot is a vector [b], applied with comparisons against `iota`. They serve platforms that have no
+such function.
 """
 
 from __future__ import annotations
@@ -151,11 +152,11 @@ def permutation(pivots: Value, rows: int) -> Value:
 
 
 def jacobi(a: Value) -> tuple[Value, Value]:
-    """One-sided Jacobi: V that makes the columns of a V orthogonal, in the parallel order of Brent and Luk (1985).
+    """One-sided Jacobi: V that makes the columns of a V orthogonal, in Brent and Luk's parallel order (1985).
 
     Returns a V and V transposed: row j is column j.
     """
-    b, n, _ = a.shape
+    n = a.shape[-1]
     half = (n + 1) // 2
     eye = hlo.broadcast_to(identity((n, n), a.dtype), a.shape)
     rows = hlo.concatenate([transpose(a), eye], 2)
@@ -231,7 +232,7 @@ def bunch_kaufman(a: Value, hermitian: bool) -> tuple[Value, Value, Value]:
         open_ = hlo.less(column, n)
         chosen, double, zero = _choose_pivot(packed, column)
         last = column + hlo.convert(double, I32)
-        changed = _eliminate(_exchange(packed, column, last, chosen, hermitian), column, double, zero, hermitian)
+        changed = _eliminate(_exchange(packed, column, last, chosen), column, double, zero, hermitian)
         packed = hlo.select(hlo.broadcast_in_dim(open_, a.shape, [0]), changed, packed)
         place = hlo.iota(pivots.shape, 1, I32)
         first, final = _spread(column, pivots), _spread(last, pivots)
@@ -273,7 +274,7 @@ def _choose_pivot(packed: Value, column: Value) -> tuple[Value, Value, Value]:
     return hlo.select(stay, column, row), hlo.bitwise_not(single), zero
 
 
-def _exchange(packed: Value, column: Value, last: Value, chosen: Value, hermitian: bool) -> Value:
+def _exchange(packed: Value, column: Value, last: Value, chosen: Value) -> Value:
     """Rows and columns `last` and `chosen` exchanged in the part that starts at `column`."""
     moved = swap(swap(packed, 1, last, chosen), 2, last, chosen)
     begin = _spread(column, packed)
@@ -319,18 +320,18 @@ def _eliminate(packed: Value, column: Value, double: Value, zero: Value, hermiti
 def standard_ldl(packed: Value, pivots: Value) -> tuple[Value, Value, Value, Value]:
     """From LAPACK's form to a = P L D L^T P^T.
 
-    Returns the unit lower triangle L (below its diagonal), the order of rows that P^T takes, D's subdiagonal [b, n]
-    (at the first of a pair), and for each column 0, 1 or 2: single, first or second of a pair.
+    Returns the unit lower triangle L (below its diagonal), the order of rows that P^T takes, D's subdiagonal
+    [b, n] (at the first of a pair), and for each column 0, 1 or 2: single, first or second of a pair.
     """
     b, n, _ = packed.shape
     negative = hlo.less(pivots, 0)
-    # The pairs stand side by side, so a column is the second of one if an odd number of the run before is negative.
+    # Pairs stand side by side, so a negative column is a pair's second if an odd number before it is negative.
     earlier = hlo.less(hlo.iota((b, n, n), 2, I32), hlo.iota((b, n, n), 1, I32))
     marks = hlo.broadcast_in_dim(hlo.convert(negative, I32), (b, n, n), [0, 2])
     before = hlo.reduce_sum(hlo.select(earlier, marks, 0), [2])
     odd = hlo.equal(hlo.remainder(before, 2), 1)
     kind = hlo.select(negative, hlo.select(odd, hlo.full_like(before, 2), 1), 0)
-    first, second = hlo.equal(kind, 1), hlo.equal(kind, 2)
+    first = hlo.equal(kind, 1)
     rows, columns = hlo.iota((b, n, n), 1, I32), hlo.iota((b, n, n), 2, I32)
     coupling = hlo.bitwise_and(hlo.equal(rows, columns + 1), hlo.broadcast_in_dim(first, (b, n, n), [0, 2]))
     below = hlo.reduce_sum(hlo.select(coupling, packed, 0), [1])
@@ -350,7 +351,7 @@ def standard_ldl(packed: Value, pivots: Value) -> tuple[Value, Value, Value, Val
 
 
 def solve_blocks(packed: Value, below: Value, kind: Value, x: Value, hermitian: bool) -> Value:
-    """x solved by D: the diagonal of packed and, where kind is 1 or 2, the subdiagonal `below` of 2 x 2 blocks."""
+    """D^-1 x, for D the diagonal of packed and, where kind is 1 or 2, 2 x 2 blocks with `below` beside it."""
     main = diagonal(packed)
 
     def shifted(value: Value, by: int, filling: int) -> Value:

@@ -1,7 +1,8 @@
 """Eigenvalues of general matrices as loops of StableHLO, for platforms without LAPACK's geev.
 
 Complex throughout: reduction to Hessenberg form, the shifted QR algorithm to Schur form, back substitution
-(Golub and Van Loan, sections 7.4 to 7.6). One batch dimension [b, n, n]; every matrix has its own active block.
+(Golub and Van Loan, sections 7.4 to 7.6). One batch dimension [b, n, n]; every matrix has an active block of
+its own.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def _shift(h: Value, last: Value, count: Value) -> Value:
 
 
 def _chase(h: Value, q: Value, first: Value, last: Value, shift: Value) -> tuple[Value, Value]:
-    """One implicit QR step on rows first[b] to last[b]: a bulge is made at the top and rotated out at the bottom."""
+    """One implicit QR step on rows first[b] to last[b]: a bulge is made at the top and rotated out below."""
     b, n, _ = h.shape
     zero = hlo.scalar(0, I32)
 

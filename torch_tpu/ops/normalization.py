@@ -272,9 +272,9 @@ def group_norm(
     x: Value,
     weight: Value | None,
     bias: Value | None,
-    N: int,  # noqa: N803 - the schema's names
-    C: int,  # noqa: N803
-    HxW: int,  # noqa: N803
+    N: int,
+    C: int,
+    HxW: int,
     group: int,
     eps: float,
 ) -> list[Value]:
@@ -298,9 +298,9 @@ def group_norm_backward(
     mean: Value,
     rstd: Value,
     weight: Value | None,
-    N: int,  # noqa: N803 - the schema's names
-    C: int,  # noqa: N803
-    HxW: int,  # noqa: N803
+    N: int,
+    C: int,
+    HxW: int,
     group: int,
     output_mask: Sequence[bool],
 ) -> list[Value | None]:

@@ -137,6 +137,11 @@ def _legendre(x: Value, degree: Value) -> Value:
     return hlo.select(edge, hlo.select(hlo.greater(x, 0), hlo.ones_like(x), _parity(degree)), result)
 
 
+def _shifted(polynomial: Chebyshev) -> Callable[[Value, Value], Value]:
+    """The same on [0, 1]."""
+    return lambda x, n: polynomial(x + x - 1, n)
+
+
 def _register() -> None:
     rows: dict[str, Callable[[Value, Value], Value]] = {
         "hermite_polynomial_h": lambda x, n: _hermite(x, n, True),
@@ -146,7 +151,7 @@ def _register() -> None:
     }
     for kind, chebyshev in CHEBYSHEV.items():
         rows[f"chebyshev_polynomial_{kind}"] = chebyshev
-        rows[f"shifted_chebyshev_polynomial_{kind}"] = lambda x, n, chebyshev=chebyshev: chebyshev(x + x - 1, n)
+        rows[f"shifted_chebyshev_polynomial_{kind}"] = _shifted(chebyshev)
     for name, function in rows.items():
 
         def lower(ctx: Context, x: Value, n: Value, function: Callable[..., Value] = function) -> Value:

@@ -66,9 +66,7 @@ def _counters(offset: Value, numel: int) -> tuple[Value, Value]:
     return low, hlo.convert(hlo.less(low, start), torch.uint32) + high
 
 
-def words(
-    ctx: Context, shape: Size, stream: int | Value = 0, own_key: bool = False
-) -> tuple[Value, Value]:
+def words(ctx: Context, shape: Size, stream: int | Value = 0, own_key: bool = False) -> tuple[Value, Value]:
     """Two independent uint32 tensors of random bits, which share their counters.
 
     Args:
@@ -95,9 +93,7 @@ def words(
     return hlo.reshape(first, shape), hlo.reshape(second, shape)
 
 
-def bits(
-    ctx: Context, shape: Size, dtype: torch.dtype, stream: int | Value = 0, own_key: bool = False
-) -> Value:
+def bits(ctx: Context, shape: Size, dtype: torch.dtype, stream: int | Value = 0, own_key: bool = False) -> Value:
     """Random bits of dtype uint32 or uint64: a function of seed, offset, stream and the element's position."""
     first, second = words(ctx, shape, stream, own_key)
     if dtype is torch.uint32:

@@ -151,9 +151,7 @@ def _poisson_large(ctx: Context, mean: Value, wanted: Value) -> Value:
     return _reject(wanted, hlo.zeros_like(mean), trial)
 
 
-def _count_arrivals(
-    ctx: Context, wanted: Value, limit: Value, gap: Callable[[Value], Value], inclusive: bool
-) -> Value:
+def _count_arrivals(ctx: Context, wanted: Value, limit: Value, gap: Callable[[Value], Value], inclusive: bool) -> Value:
     """How many gaps, drawn one a round, fit into the limit."""
     fits = hlo.less_equal if inclusive else hlo.less
 
@@ -267,8 +265,9 @@ def _with_replacement(ctx: Context, weights: Value, num_samples: int) -> Value:
 def multinomial(ctx: Context, weights: Value, num_samples: int, replacement: bool = False) -> Value:
     """Without replacement: the largest log(weight) + Gumbel numbers (Vieira, 2014; Efraimidis and Spirakis, 2006)."""
     single = weights.ndim == 1
-    weights = hlo.convert(hlo.reshape(weights, (1, *weights.shape) if single else weights.shape),
-                          hlo.compute_dtype(weights.dtype))
+    weights = hlo.convert(
+        hlo.reshape(weights, (1, *weights.shape) if single else weights.shape), hlo.compute_dtype(weights.dtype)
+    )
     if replacement:
         result = _with_replacement(ctx, weights, num_samples)
     else:

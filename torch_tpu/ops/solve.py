@@ -140,8 +140,8 @@ def _determinant_sign(pivots: Value, dtype: torch.dtype) -> Value:
 
 
 def _determinant_lu(ctx: Context, a: Value) -> tuple[Value, Value]:
-    """The LU decomposition that PyTorch's formulas for the gradients expect: of the transposed matrix, where a is real
-    and lies row by row in memory."""
+    """The LU decomposition that PyTorch's formulas for the gradients expect: of the transposed matrix, where a
+    is real and contiguous."""
     transposed = not a.dtype.is_complex and getattr(ctx, "contiguous", True)
     packed, pivots, _ = matrix.lu(ctx.platform, matrix_loops.transpose(a) if transposed else a)
     return packed, pivots
@@ -183,9 +183,7 @@ def linalg_ldl_solve(ctx: Context, packed: Value, pivots: Value, b: Value, *, he
     lower = hlo.reshape(lower, packed.shape)
     order = hlo.reshape(order, pivots.shape)
     y = matrix.solve_triangular(ctx.platform, lower, _permute(b, order, -2), upper=False, unit=True)
-    y = hlo.reshape(
-        matrix_loops.solve_blocks(matrix.flat(packed), below, paired, matrix.flat(y), hermitian), b.shape
-    )
+    y = hlo.reshape(matrix_loops.solve_blocks(matrix.flat(packed), below, paired, matrix.flat(y), hermitian), b.shape)
     operation = "C" if hermitian else "T"
     y = matrix.solve_triangular(ctx.platform, lower, y, upper=False, unit=True, operation=operation)
     return _permute(y, _inverse(order), -2)

@@ -30,7 +30,7 @@ _ERFCX = Fit(lambda t: _scaled_erfcx(_CENTER * (1 + t) / (1 - t)), -1, 1)
 
 
 def erfcx_positive(x: Value) -> Value:
-    """exp(x^2) erfc(x) for x >= 0: a series in (x - c) / (x + c), as Shepherd and Laframboise, Math. Comp. 36 (1981)."""
+    """exp(x^2) erfc(x), x >= 0, in (x - c) / (x + c): Shepherd and Laframboise, Math. Comp. 36 (1981)."""
     ratio = 1 - (2 * _CENTER) / (x + _CENTER)
     return _ERFCX(ratio) / (1 + 2 * x)
 

@@ -90,7 +90,6 @@ def is_available() -> bool:
     return bool(cuda_devices() and cuda_plugin_path())
 
 
-
 def is_started() -> bool:
     """Whether this process has a client."""
     return _client is not None and _process == os.getpid()
