@@ -7,6 +7,7 @@
 #include <ATen/InferSize.h>
 #include <ATen/core/GeneratorForPrivateuseone.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/ops/_has_compatible_shallow_copy_type_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/empty.h>
@@ -29,6 +30,7 @@
 #include <atomic>
 #include <mutex>
 #include <random>
+#include <unordered_map>
 #include <unordered_set>
 
 namespace py = pybind11;
@@ -50,10 +52,30 @@ py::object hook(const char* name) {
   return py::reinterpret_borrow<py::object>(function);
 }
 
+void rethrow(py::error_already_set& error) {
+  error.restore();
+  python_error raised;
+  raised.persist();
+  throw raised;
+}
+
+namespace {
+
+template <typename... Args>
+py::object call_hook(const char* name, Args&&... args) {
+  try {
+    return hook(name)(std::forward<Args>(args)...);
+  } catch (py::error_already_set& error) {
+    rethrow(error);
+  }
+}
+
+}  // namespace
+
 void check_fork() {
-  TORCH_CHECK(!in_bad_fork,
-              "Cannot use the tpu device in a forked subprocess: the runtime's threads did not survive the fork. "
-              "Start the process with multiprocessing's 'spawn' method instead.");
+  if (!in_bad_fork) return;
+  py::gil_scoped_acquire gil;
+  call_hook("refuse_fork");
 }
 
 // ---------------------------------------------------------------------------------------------------- memory
@@ -75,8 +97,30 @@ void account(Slot* slot, size_t bytes, bool holds) {
   memory_stats.peak = std::max(memory_stats.peak, memory_stats.allocated);
 }
 
+// Live slots by address: PyTorch writes checkpoints through tensors that it makes from a bare device address.
+struct Addresses {
+  std::mutex mutex;
+  std::unordered_map<const void*, Slot*> slots;
+
+  void add(const void* address, Slot* slot) {
+    std::lock_guard<std::mutex> lock(mutex);
+    slots.emplace(address, slot);
+  }
+  void remove(const void* address) {
+    std::lock_guard<std::mutex> lock(mutex);
+    slots.erase(address);
+  }
+  Slot* find(const void* address) {
+    std::lock_guard<std::mutex> lock(mutex);
+    auto found = slots.find(address);
+    return found == slots.end() ? nullptr : found->second;
+  }
+};
+auto& addresses = *new Addresses;  // never destroyed: storages may outlive it
+
 void delete_slot(void* context) {
   auto* slot = static_cast<Slot*>(context);
+  addresses.remove(slot->address);
   if (slot->value) {
     if (can_touch_python() && !in_bad_fork) {
       py::gil_scoped_acquire gil;
@@ -93,7 +137,10 @@ struct OpaqueAllocator final : c10::DeviceAllocator {
   c10::DataPtr allocate(size_t bytes) override {
     check_fork();
     const auto address = next.fetch_add((bytes + 511) / 512 * 512 + 512);
-    return {reinterpret_cast<void*>(address), new Slot, &delete_slot, c10::Device(kTPU, 0)};
+    auto* slot = new Slot;
+    slot->address = reinterpret_cast<void*>(address);
+    addresses.add(slot->address, slot);
+    return {slot->address, slot, &delete_slot, c10::Device(kTPU, 0)};
   }
   void copy_data(void*, const void*, size_t) const override {
     TORCH_CHECK(false, "tpu memory has no host address");
@@ -154,8 +201,11 @@ c10::Allocator* allocator() { return &opaque_allocator; }
 
 Slot* slot_of(const c10::Storage& storage) {
   const auto& data = storage.data_ptr();
-  TORCH_CHECK(data.get_deleter() == &delete_slot, "expected a storage on tpu, got one on ", storage.device());
-  return static_cast<Slot*>(data.get_context());
+  if (data.get_deleter() == &delete_slot) return static_cast<Slot*>(data.get_context());
+  TORCH_CHECK(storage.device().type() == kTPU, "expected a storage on tpu, got one on ", storage.device());
+  Slot* slot = addresses.find(data.get());
+  TORCH_CHECK(slot, "this storage has a device address that belongs to no tensor on ", storage.device());
+  return slot;
 }
 
 void set_slot(Slot* slot, PyObject* value, int64_t aval, size_t bytes) {
@@ -212,7 +262,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 
   void record(void** event, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {
     py::gil_scoped_acquire gil;
-    PyObject* made = call("record_event").release().ptr();
+    PyObject* made = call_hook("record_event").release().ptr();
     Py_XDECREF(static_cast<PyObject*>(*event));
     *event = made;
   }
@@ -220,12 +270,12 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   bool queryEvent(void* event) const override {
     if (!event) return true;
     py::gil_scoped_acquire gil;
-    return call("query_event", object(event)).cast<bool>();
+    return call_hook("query_event", object(event)).cast<bool>();
   }
   void synchronizeEvent(void* event) const override {
     if (!event) return;
     py::gil_scoped_acquire gil;
-    call("synchronize_event", object(event));
+    call_hook("synchronize_event", object(event));
   }
   void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
     if (!event || !can_touch_python()) return;
@@ -235,31 +285,20 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   double elapsedTime(void* start, void* end, c10::DeviceIndex) const override {
     TORCH_CHECK(start && end, "both events must be recorded before their elapsed time is asked for");
     py::gil_scoped_acquire gil;
-    return call("elapsed_time", object(start), object(end)).cast<double>();
+    return call_hook("elapsed_time", object(start), object(end)).cast<double>();
   }
   bool queryStream(const c10::Stream&) const override {
     py::gil_scoped_acquire gil;
-    return call("query_stream").cast<bool>();
+    return call_hook("query_stream").cast<bool>();
   }
   void synchronizeStream(const c10::Stream&) const override { synchronizeDevice(0); }
   void synchronizeDevice(c10::DeviceIndex) const override {
     py::gil_scoped_acquire gil;
-    call("synchronize");
+    call_hook("synchronize");
   }
 
   static py::object object(void* event) {
     return py::reinterpret_borrow<py::object>(static_cast<PyObject*>(event));
-  }
-  template <typename... Args>
-  static py::object call(const char* name, Args&&... args) {
-    try {
-      return hook(name)(std::forward<Args>(args)...);
-    } catch (py::error_already_set& error) {
-      error.restore();
-      python_error raised;
-      raised.persist();
-      throw raised;
-    }
   }
 };
 thread_local c10::StreamId Guard::current = 0;
@@ -308,10 +347,13 @@ struct Generator final : c10::GeneratorImpl {
 
 struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
-  bool isAvailable() const override { return true; }
+  bool isAvailable() const override { return deviceCount() > 0; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   void init() const override { check_fork(); }
-  c10::DeviceIndex deviceCount() const override { return 1; }
+  c10::DeviceIndex deviceCount() const override {
+    py::gil_scoped_acquire gil;
+    return call_hook("device_count").cast<c10::DeviceIndex>();
+  }
   c10::DeviceIndex getCurrentDevice() const override { return 0; }
   void setCurrentDevice(c10::DeviceIndex index) const override {
     TORCH_CHECK(index <= 0, "this process drives one tpu device; there is no tpu:", static_cast<int>(index));
@@ -409,6 +451,15 @@ at::Tensor& set_nothing_(at::Tensor& self) {
   return set_storage_(self, fresh.storage(), 0, {0}, {1});
 }
 
+// `parameter.data = moved` and Module.to keep the parameter's identity (and so tied weights) between CPU and device.
+bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
+  auto dense = [](const at::Tensor& t) {
+    return t.layout() == at::kStrided && (t.is_cpu() || t.device().type() == kTPU) &&
+           !t.key_set().has(c10::DispatchKey::Python);
+  };
+  return (dense(self) && dense(from)) || at::native::_has_compatible_shallow_copy_type(self, from);
+}
+
 at::Tensor view_as_complex_tpu(const at::Tensor& self) { return at::native::view_as_complex(self); }
 at::Tensor view_as_real_tpu(const at::Tensor& self) { return at::native::view_as_real(self); }
 
@@ -426,6 +477,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("view", at::native::view);
   m.impl("_reshape_alias", at::native::_reshape_alias);
   m.impl("unfold", at::native::unfold);
+  m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
   m.impl("view_as_real", view_as_real_tpu);
   m.impl("view_as_complex", view_as_complex_tpu);
 }
@@ -442,6 +494,10 @@ void bind_device(py::module_& m) {
     hooks_dict = hooks.inc_ref().ptr();
   }, "Sets the Python functions that the plug calls, by name.");
   m.def("register_device", [] { at::RegisterPrivateUse1HooksInterface(new Hooks()); });
+  m.def("marker_of", [](uintptr_t event_id) -> py::object {
+    if (!event_id) return py::none();
+    return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(event_id));
+  }, "The object that record_event made, from torch.Event.event_id; None before the event is recorded.");
   m.def("set_bad_fork", [] { in_bad_fork = true; });
   m.def("get_value", [](py::handle tensor) -> py::object {
     PyObject* value = slot_of(storage_of(tensor))->value;

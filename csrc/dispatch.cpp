@@ -47,7 +47,7 @@ struct Op {
 };
 
 struct Result {
-  enum { kNew, kArgument, kNone } kind = kNew;
+  enum { kNew, kArgument, kNone, kConstant } kind = kNew;
   std::vector<int64_t> size, stride;
   at::ScalarType dtype = at::kFloat;
   int64_t aval = 0, argument = 0;
@@ -74,16 +74,11 @@ struct Entry {
 
 // Never destroyed: they hold Python objects, and the interpreter is gone when static destructors run.
 auto& ops = *new std::vector<std::unique_ptr<Op>>;
-auto& table = *new std::unordered_map<std::string, std::unique_ptr<Entry>>;
+auto& table = *new std::unordered_map<std::string, std::shared_ptr<Entry>>;  // shared with the calls that run them
 int64_t epoch = 0;                 // part of every key: settings that change programs
 size_t donation_threshold = 65536;  // bytes
-
-[[noreturn]] void rethrow(py::error_already_set& error) {
-  error.restore();
-  python_error raised;
-  raised.persist();
-  throw raised;
-}
+bool debug = false;                // each call is checked before and waited for after, in torch_tpu/eager/debug.py
+PyObject *execute = nullptr, *execute_callback = nullptr;  // the hooks of that name
 
 // ------------------------------------------------------------------------------------------- packing a call
 
@@ -335,13 +330,15 @@ void push_result(const Op& op, const py::object& result, Stack* stack) {
 
 void run_entry(const Op& op, const Entry& entry, const Packed& packed, Stack* stack) {
   const auto count = op.args.size();
-  static py::handle execute = hook("execute").release();
-  static py::handle callback = hook("execute_callback").release();
+  if (!execute) {
+    execute = hook("execute").release().ptr();
+    execute_callback = hook("execute_callback").release().ptr();
+  }
   py::object generator = packed.generator.isNone() ? py::object(py::none()) : torch::jit::toPyObject(packed.generator);
   py::list values = operand_values(entry, packed);
   PyObject* arguments[] = {entry.program.ptr(), values.ptr(), generator.ptr()};
   auto answer = py::reinterpret_steal<py::object>(
-      PyObject_Vectorcall((entry.callback ? callback : execute).ptr(), arguments, 3, nullptr));
+      PyObject_Vectorcall(entry.callback ? execute_callback : execute, arguments, 3, nullptr));
   if (!answer) throw py::error_already_set();
   values = py::list();
   if (entry.callback) {
@@ -363,6 +360,8 @@ void run_entry(const Op& op, const Entry& entry, const Packed& packed, Stack* st
       std::vector<at::Tensor> list;
       for (const auto& result : spec.results) list.push_back(make(result));
       outputs.emplace_back(std::move(list));
+    } else if (spec.results[0].kind == Result::kConstant) {
+      outputs.emplace_back(spec.results[0].argument);
     } else {
       outputs.emplace_back(make(spec.results[0]));
     }
@@ -409,7 +408,7 @@ struct Kernel final : c10::OperatorKernel {
     {
       py::gil_scoped_acquire gil;
       try {
-        is_composite = run(stack);
+        is_composite = debug ? run_checked(stack) : run(stack);
       } catch (py::error_already_set& error) {
         rethrow(error);
       }
@@ -424,6 +423,21 @@ struct Kernel final : c10::OperatorKernel {
       if (op->handle.hasKernelForDispatchKey(key)) return op->handle.callBoxedForDispatchKey(key, *stack);
     }
     TORCH_CHECK_NOT_IMPLEMENTED(false, op->handle.operator_name(), " has no composite definition");
+  }
+
+  bool run_checked(Stack* stack) {
+    if (op->kind == Kind::kUnknown) prepare();
+    if (op->kind == Kind::kComposite) return true;
+    auto args = python_arguments(*op, *stack);
+    hook("check_call")(op->overload, args);
+    try {
+      const bool is_composite = run(stack);
+      if (!is_composite) hook("finish_call")(op->overload, args);
+      return is_composite;
+    } catch (py::error_already_set& error) {
+      hook("explain_error")(op->overload, args, error.value());
+      throw;
+    }
   }
 
   bool run(Stack* stack) {
@@ -452,7 +466,8 @@ struct Kernel final : c10::OperatorKernel {
         if (packed->cacheable) {
           auto found = table.find(packed->key);
           if (found != table.end()) {
-            run_entry(*op, *found->second, *packed, stack);
+            const auto entry = found->second;  // another thread may clear the table meanwhile
+            run_entry(*op, *entry, *packed, stack);
             break;
           }
         }
@@ -533,8 +548,8 @@ bool is_view(const c10::FunctionSchema& schema) {
   return false;
 }
 
-// Operators that a backend must answer for: those with a kernel for the CPU or a composite one that may be replaced,
-// without the views (their composite kernels do) and without what device.cpp registers.
+// Operators that a backend must answer for: all but those that PyTorch defines by others with their gradients, the views
+// (their composite kernels do) and what device.cpp registers.
 bool wants_kernel(const c10::OperatorHandle& handle, const std::unordered_set<std::string>& skipped) {
   const auto& name = handle.operator_name();
   if (name.name.rfind("aten::", 0) != 0) return false;
@@ -542,12 +557,7 @@ bool wants_kernel(const c10::OperatorHandle& handle, const std::unordered_set<st
   if (skipped.count(full) || is_view(handle.schema()) || handle.hasTag(at::Tag::inplace_view)) return false;
   if (handle.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) return false;
   if (handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return false;
-  for (auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA, c10::DispatchKey::Meta,
-                   c10::DispatchKey::CompositeExplicitAutograd,
-                   c10::DispatchKey::CompositeExplicitAutogradNonFunctional}) {
-    if (handle.hasKernelForDispatchKey(key)) return true;
-  }
-  return false;
+  return true;
 }
 
 int64_t register_kernels(const std::unordered_set<std::string>& skipped) {
@@ -582,6 +592,11 @@ Result parse_result(const py::handle& item) {
     result.argument = item.cast<int64_t>();
   } else {
     auto fields = item.cast<py::tuple>();
+    if (fields.size() == 2) {  // ("constant", number)
+      result.kind = Result::kConstant;
+      result.argument = fields[1].cast<int64_t>();
+      return result;
+    }
     result.size = fields[0].cast<std::vector<int64_t>>();
     result.stride = fields[1].cast<std::vector<int64_t>>();
     result.dtype = reinterpret_cast<THPDtype*>(fields[2].ptr())->scalar_type;
@@ -597,7 +612,7 @@ void bind_dispatch(py::module_& m) {
   m.def("register_kernels", &register_kernels, "Registers the boxed kernel for all of ATen but the named overloads.");
   m.def("install", [](py::bytes key, py::object program, bool callback, std::vector<int64_t> inputs, py::list returns,
                       py::list writes) {
-    auto entry = std::make_unique<Entry>();
+    auto entry = std::make_shared<Entry>();
     entry->program = std::move(program);
     entry->callback = callback;
     entry->inputs = std::move(inputs);
@@ -615,8 +630,13 @@ void bind_dispatch(py::module_& m) {
       auto fields = item.cast<py::tuple>();
       entry->writes.push_back({fields[0].cast<int64_t>(), fields[1].cast<int64_t>(), fields[2].cast<size_t>()});
     }
-    table[std::string(key)] = std::move(entry);
+    table.emplace(std::string(key), std::move(entry));  // two threads may make the same entry: the first one stays
   }, "Adds an entry to the call cache; returns and writes are described in torch_tpu/eager/dispatch.py.");
+  m.def("set_debug", [](bool on) { debug = on; }, "Whether calls go through check_call and finish_call.");
+  m.def("refresh_hooks", [] {
+    Py_CLEAR(execute);
+    Py_CLEAR(execute_callback);
+  }, "Looks up the functions that run programs again at the next call.");
   m.def("clear_table", [] { table.clear(); }, "Forgets every entry.");
   m.def("table_size", [] { return table.size(); });
   m.def("set_epoch", [](int64_t number) { epoch = number; }, "Programs made under another epoch are not found.");

@@ -19,6 +19,7 @@ struct Slot {
   PyObject* value = nullptr;
   int64_t aval = 0;
   size_t bytes = 0;
+  void* address = nullptr;  // what data_ptr() shows
 };
 
 struct MemoryStats {
@@ -36,6 +37,8 @@ void check_fork();
 
 // Python functions that the plug calls, by name; set once by torch_tpu/device/register.py.
 pybind11::object hook(const char* name);
+
+[[noreturn]] void rethrow(pybind11::error_already_set& error);  // as the exception that PyTorch hands on to Python
 
 void bind_device(pybind11::module_& m);
 void bind_dispatch(pybind11::module_& m);

@@ -125,7 +125,8 @@ class Check(TorchDispatchMode):
             with hlo.Function() as function:
                 positional, named, operands = bind(op, rule, args, kwargs, function)
                 if rule.random:
-                    ctx.rng = function.argument((2,), torch.uint64)
+                    state = function.argument((2,), torch.uint64)
+                    ctx.rng_source = lambda: state
                     operands.append(torch.tensor([42, 0], dtype=torch.uint64))
                 results = [v for v in registry.apply(rule, ctx, positional, named) if v is not None]
             text = function.module(results)

@@ -6,14 +6,20 @@ torch is loaded already it makes `tpu` a device of it, and otherwise `import tor
 
 from __future__ import annotations
 
+import importlib
 import sys
+from typing import TYPE_CHECKING, Any
 
 from torch_tpu import errors as errors
 from torch_tpu import settings as settings
-from torch_tpu.explain import Explanation as Explanation
-from torch_tpu.explain import explain as explain
 from torch_tpu.stats import reset as reset_stats
 from torch_tpu.stats import stats as stats
+
+if TYPE_CHECKING:
+    from torch_tpu.explanation import Explanation as Explanation
+    from torch_tpu.explanation import explain as explain
+
+    __version__: str
 
 __all__ = [
     "Explanation",
@@ -26,6 +32,9 @@ __all__ = [
     "stats",
 ]
 
+_LAZY = {"explain": "torch_tpu.explanation", "Explanation": "torch_tpu.explanation"}
+"""Names whose modules need torch."""
+
 
 def fallback_reasons() -> dict[str, str]:
     """Why each operator that ran on the CPU instead did so, the last time it did."""
@@ -34,15 +43,24 @@ def fallback_reasons() -> dict[str, str]:
     return dict(fallback.reasons)
 
 
-def __getattr__(name: str) -> str:
-    if name != "__version__":
-        raise AttributeError(f"module 'torch_tpu' has no attribute {name!r}; it has {', '.join(__all__)}")
+def _version() -> str:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
         return version("torch_tpu")
     except PackageNotFoundError:
         return "0+source"
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        value = getattr(importlib.import_module(_LAZY[name]), name)
+    elif name == "__version__":
+        value = _version()
+    else:
+        raise AttributeError(f"module 'torch_tpu' has no attribute {name!r}; it has {', '.join(__all__)}")
+    globals()[name] = value
+    return value
 
 
 def _autoload() -> None:

@@ -255,10 +255,16 @@ class _Module(ModuleType):
 
 def _store(name: str, value: Any) -> None:
     variables = globals()
-    if variables[name] != value:
-        variables[name] = value
+    before = variables[name]
+    if before == value:
+        return
+    variables[name] = value
+    try:
         for function in _watchers.get(name, ()):
             function(value)
+    except Exception:
+        variables[name] = before  # a watcher refused it
+        raise
 
 
 def watch(name: str, function: Callable[[Any], None]) -> None:

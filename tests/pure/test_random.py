@@ -50,7 +50,8 @@ def draw(
             for index, arg in enumerate(args)
         ]
         ctx = Context(rule.op, (Spec(shape, dtype), *more))
-        ctx.rng = operand(torch.tensor([seed, offset], dtype=torch.uint64))
+        state = operand(torch.tensor([seed, offset], dtype=torch.uint64))
+        ctx.rng_source = lambda: state
         results = [value for value in registry.apply(rule, ctx, values, attributes) if value is not None]
     program = CLIENT.compile(function.module(results), [(value.shape, value.dtype) for value in results])
     arrays = program.run([CLIENT.put(tensor) for tensor in operands])

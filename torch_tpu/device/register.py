@@ -9,8 +9,13 @@ import torch
 
 from torch_tpu import _plug
 
-SKIPPED = frozenset({"aten::_to_copy", "aten::clone", "aten::_pin_memory", "aten::is_pinned"})
-"""Overloads whose composite kernel is as good as any: an `empty` and a `copy_`."""
+SKIPPED = frozenset({
+    "aten::_to_copy", "aten::clone", "aten::_pin_memory", "aten::is_pinned",
+    "aten::_unsafe_view", "aten::unsafe_split.Tensor", "aten::unsafe_split_with_sizes", "aten::lift",
+    "aten::expand_as", "aten::_resize_output_", "aten::resize_as_",
+})  # fmt: skip
+"""Overloads whose composite kernel is as good as any (an `empty` and a `copy_`), and those that return views although
+their schemas do not say so."""
 
 _registered = False
 

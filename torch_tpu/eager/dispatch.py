@@ -15,7 +15,7 @@ import torch
 from torch._ops import OpOverload
 
 from torch_tpu import _plug, hlo, ops
-from torch_tpu.eager import fallback, host
+from torch_tpu.eager import configure, fallback, host
 from torch_tpu.eager.program import Program, aval_id, drop_unused, num_bytes, spec_of
 from torch_tpu.eager.trace import WIDE, Trace, is_static_integral, scalar_dtype
 from torch_tpu.errors import CompileError
@@ -41,6 +41,7 @@ def resolve(name: str, overload: str) -> OpOverload:
 def prepare(op: OpOverload) -> dict[str, Any]:
     """How an overload is served: kind is program, python or composite; and which arguments are constants or data."""
     ops.load()
+    configure.configure()
     name = registry.overload_name(op)
     plan: dict[str, Any] = {"kind": "program", "static": set(), "static_integral": set(), "data": set()}
     if name in host.OPERATORS:
@@ -57,7 +58,11 @@ def prepare(op: OpOverload) -> dict[str, Any]:
 
 
 def call_python(op: OpOverload, args: list[Any]) -> Any:
-    return host.OPERATORS[registry.overload_name(op)](*args)
+    pairs = list(zip(op._schema.arguments, args, strict=True))
+    return host.OPERATORS[registry.overload_name(op)](
+        *(value for argument, value in pairs if not argument.kwarg_only),
+        **{argument.name: value for argument, value in pairs if argument.kwarg_only},
+    )
 
 
 def miss(
@@ -82,7 +87,7 @@ def miss(
     """
     name = registry.overload_name(op)
     special = host.SPECIAL.get(name)
-    answer = host.write_dynamic_out(op, args) if special is None else special(*args)
+    answer = host.write_out(op, args) if special is None else special(*args)
     if answer is not NotImplemented:
         return answer
     if key is None:
@@ -232,6 +237,8 @@ class _Call:
         def one(item: torch.Tensor | None) -> Any:
             if item is None:
                 return None
+            if isinstance(item, int):
+                return ("constant", item)
             if id(item) in places and places[id(item)] in schema.form(self.op).written:
                 return places[id(item)]
             made, value = self._new(item)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -98,8 +99,12 @@ def fused_sdp_choice(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> int:
-    """Attention as plain matrix products: XLA fuses them, and every gradient is defined."""
-    return int(torch.nn.attention.SDPBackend.MATH.value)
+    """One program for the whole attention where its lowering takes the call, else PyTorch's own composition."""
+    backends = torch.nn.attention.SDPBackend
+    plain = all(t.dim() == 4 and t.is_floating_point() and t.dtype is query.dtype for t in (query, key, value))
+    if plain and 0 not in query.shape + key.shape + value.shape and torch._C._get_overrideable_sdp_enabled():
+        return int(backends.OVERRIDEABLE.value)
+    return int(backends.MATH.value)
 
 
 # ------------------------------------------------------------------------------------------- data-dependent sizes
@@ -127,16 +132,34 @@ def cut_rows(
     return tensors[0] if len(op._schema.returns) == 1 else tuple(tensors)
 
 
-def write_dynamic_out(op: OpOverload, args: Sequence[Any]) -> Any:
-    """The `out=` form of an operator whose result's size depends on data: NotImplemented for any other."""
-    form = schema.form(op)
+@cache
+def _base_overload(op: OpOverload) -> OpOverload | None:
+    """For an `out=` overload that no program serves as such: the overload of its packet that returns new tensors."""
+    arguments = op._schema.arguments
+    if not any(argument.is_out for argument in arguments):
+        return None
     rule = schema.lowering_of(op)
-    if rule is None or not rule.dynamic or not form.is_out or form.functional is None:
+    if rule is not None and not rule.dynamic:
+        return None
+    wanted = [(a.name, str(a.type)) for a in arguments if not a.is_out]
+    packet = op.overloadpacket
+    for name in packet.overloads():
+        base = getattr(packet, name)
+        if [(a.name, str(a.type)) for a in base._schema.arguments] == wanted:
+            return base
+    return schema.form(op).functional
+
+
+def write_out(op: OpOverload, args: Sequence[Any]) -> Any:
+    """Serves an `out=` overload by the one without it and a copy, where the results' sizes depend on data or other
+    arguments are written as well; NotImplemented for any other."""
+    base = _base_overload(op)
+    if base is None:
         return NotImplemented
-    named = {a.name: value for i, (a, value) in enumerate(zip(op._schema.arguments, args)) if i not in form.written}
-    answer = form.functional(**named)
+    pairs = list(zip(op._schema.arguments, args, strict=True))
+    answer = base(**{argument.name: value for argument, value in pairs if not argument.is_out})
     results = [answer] if isinstance(answer, torch.Tensor) else list(answer)
-    targets = [args[place] for place in form.written]
+    targets = [value for argument, value in pairs if argument.is_out]
     for target, result in zip(targets, results, strict=True):
         if target.shape != result.shape:
             target.resize_(result.shape)
@@ -278,27 +301,41 @@ def resize_outputs(op: OpOverload, args: Sequence[Any]) -> bool:
     if not form.is_out:
         return False
     metas = [_meta(arg) for arg in args]
-    positional, named = [], {}
-    for argument, value in zip(op._schema.arguments, metas, strict=True):
-        if argument.kwarg_only:
-            named[argument.name] = value
-        else:
-            positional.append(value)
-    try:
-        op(*positional, **named)
-    except NotImplementedError:
+    wanted = _wanted_sizes(op, form, metas)
+    if wanted is None:
         return False
     changed = False
     for place in form.written:
-        device, meta = args[place], metas[place]
-        pairs = zip(device, meta, strict=True) if isinstance(device, (list, tuple)) else [(device, meta)]
-        for tensor, wanted in pairs:
-            if isinstance(tensor, torch.Tensor) and tensor.shape != wanted.shape:
-                tensor.resize_(wanted.shape)
-                if tensor.stride() != wanted.stride():
-                    tensor.as_strided_(wanted.shape, wanted.stride())
+        given = args[place]
+        for tensor in given if isinstance(given, (list, tuple)) else [given]:
+            meta = wanted.pop(0)
+            if isinstance(tensor, torch.Tensor) and meta is not None and tensor.shape != meta.shape:
+                tensor.resize_(meta.shape)
+                if tensor.stride() != meta.stride():
+                    tensor.as_strided_(meta.shape, meta.stride())
                 changed = True
     return changed
+
+
+def _wanted_sizes(op: OpOverload, form: schema.Form, metas: Sequence[Any]) -> list[torch.Tensor | None] | None:
+    """The `out=` arguments as PyTorch's meta kernel of the overload, or of its functional form, would leave them."""
+    pairs = list(zip(op._schema.arguments, metas, strict=True))
+    try:
+        op(
+            *(value for argument, value in pairs if not argument.kwarg_only),
+            **{argument.name: value for argument, value in pairs if argument.kwarg_only},
+        )
+        found = [metas[place] for place in form.written]
+    except NotImplementedError:
+        if form.functional is None:
+            return None
+        names = {argument.name for argument in form.functional._schema.arguments}
+        try:
+            answer = form.functional(**{argument.name: value for argument, value in pairs if argument.name in names})
+        except NotImplementedError:
+            return None
+        found = [answer] if isinstance(answer, torch.Tensor) else list(answer)
+    return [part for item in found for part in (item if isinstance(item, (list, tuple)) else [item])]
 
 
 def _meta(value: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torch_tpu import hlo
+from torch_tpu.eager.observe import observers
 from torch_tpu.hlo import Value
 from torch_tpu.ops.registry import Spec
 from torch_tpu.runtime import platform
@@ -62,6 +63,8 @@ class Program:
         self.executable = platform.client().compile(
             self.text, [(value.shape, value.dtype) for value in results], donated=function.donated()
         )
+        for observer in observers:
+            observer.program_made(self)
 
     def run(self, values: list[Any], generator: torch.Generator | None) -> list[Any]:
         """Starts the program; numbers among the values are converted in place."""

@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_tpu import hlo
+from torch_tpu.eager.observe import observers
 from torch_tpu.errors import UnsupportedOpError
 from torch_tpu.hlo import Value
 from torch_tpu.ops import decomp, registry, schema
@@ -132,8 +133,10 @@ class Trace:
         functional = form.functional
         assert functional is not None
         outs, meta = self._metadata(op, form, functional, bound)
-        ctx = Context(rule.op, outs, self.platform, self._rng() if rule.random and self._rng else None)
+        ctx = Context(rule.op, outs, self.platform, self._rng if rule.random else None)
         positional, named = self._values(op, functional, rule, bound, data)
+        for observer in observers:
+            observer.lowered(rule)
         results = registry.apply(rule, ctx, positional, named)
         declared = len(results) - self._count_undeclared(op, rule, bound)
         self._write_undeclared(op, rule, bound, results[declared:])
@@ -212,7 +215,12 @@ class Trace:
         if isinstance(meta, torch.Tensor):
             return fresh(meta)
         return type(meta)(
-            [fresh(item) for item in part] if isinstance(part, (list, tuple)) else fresh(part) for part in meta
+            [fresh(item) for item in part]
+            if isinstance(part, (list, tuple))
+            else part
+            if isinstance(part, int)
+            else fresh(part)
+            for part in meta
         )
 
     def _written_results(self, op: OpOverload, bound: dict[str, Any], meta: Any, fresh: list[Value | None]) -> Any:

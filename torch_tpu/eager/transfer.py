@@ -9,7 +9,6 @@ import torch
 from torch_tpu import _plug, hlo
 from torch_tpu.eager.program import Program, aval_id, num_bytes, spec_of
 from torch_tpu.runtime import platform
-from torch_tpu.stats import counters
 from torch_tpu.tensor import views
 from torch_tpu.tensor.views import View
 
@@ -62,18 +61,15 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
         return torch.zeros(shape, dtype=dtype)
     aval = _plug.get_aval(tensor)
     spec = spec_of(aval)
-    counters.device_to_host += 1
     client = platform.client()
     if is_whole(tensor) and num_bytes(*spec) == tensor.numel() * dtype.itemsize:
         host = client.get(array, spec.dtype)
-        counters.device_to_host_bytes += num_bytes(*spec)
         if spec.dtype is not dtype:
             host = _reinterpret(host, dtype)
         order = views.physical_order(shape, tensor.stride())
         assert order is not None
         host = host.reshape([shape[dim] for dim in order])
         return host.permute([order.index(dim) for dim in range(len(order))])
-    counters.device_to_host_bytes += num_bytes(shape, dtype)
     view = View.of(tensor)
     key = (aval, view)
     program = _readers.get(key)

@@ -47,6 +47,7 @@ FAMILIES: tuple[str, ...] = (
     "solve",
     "fft",
     "foreach",
+    "optimizer",
 )
 
 

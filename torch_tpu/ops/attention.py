@@ -80,7 +80,6 @@ def _dropped(ctx: Context, dropout: float, shape: Sequence[int], state: Value | 
     The state itself is random: a mask has more elements than the results that advance the generator.
     """
     if state is None:
-        assert ctx.rng is not None, "declared random"
         state = hlo.rng_bits(ctx.rng, (2,), torch.uint64)
     bits = hlo.rng_bits(state, shape, torch.uint32)
     keep = hlo.greater_equal(bits, min(int(dropout * 2.0**32), 2**32 - 1))

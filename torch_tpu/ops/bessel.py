@@ -50,7 +50,7 @@ def _harmonic(k: int) -> float:
 def _regular(order: int, sign: int) -> Callable[[Array], Array]:
     """square -> J_order(x) / x^order for sign = -1, I_order(x) / x^order for sign = 1: DLMF 10.2.2 and 10.25.2."""
     return lambda square: _power_sum(
-        square / 4, lambda k: float(sign**k) / (math.factorial(k) * math.factorial(k + order)) / 2**order
+        square / 4, lambda k: math.pow(sign, k) / (math.factorial(k) * math.factorial(k + order)) / 2**order
     )
 
 
@@ -60,7 +60,7 @@ def _singular(order: int, sign: int) -> Callable[[Array], Array]:
 
     def term(k: int) -> float:
         psi = _harmonic(k) + _harmonic(k + order) - 2 * _EULER
-        return float(sign**k) * psi / (math.factorial(k) * math.factorial(k + order)) / 2**order
+        return math.pow(sign, k) * psi / (math.factorial(k) * math.factorial(k + order) * math.pow(2, order))
 
     return lambda square: _power_sum(square / 4, term)
 

@@ -74,7 +74,6 @@ def words(ctx: Context, shape: Size, stream: int | Value = 0, own_key: bool = Fa
         own_key: more numbers are drawn than the results have elements, so that the counters would reach into those of
             the next call: the key is made from seed and offset, and counters start at 0.
     """
-    assert ctx.rng is not None, f"{ctx.op} is not declared random"
     seed, offset = (hlo.reshape(hlo.slice_in_dim(ctx.rng, 0, index, index + 1), ()) for index in (0, 1))
     key, numel = _halves(seed), math.prod(shape)
     if own_key:

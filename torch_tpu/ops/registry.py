@@ -55,12 +55,18 @@ class Context:
     """The results, as PyTorch's meta kernel says; empty where it has none."""
     platform: str = "cpu"
     """"cpu", "tpu" or "cuda"."""
-    rng: Value | None = None
-    """ui64[2]: seed and offset, for lowerings declared `random`."""
+    rng_source: Callable[[], Value] | None = None
+    """Makes the operand that `rng` returns; for lowerings declared `random`."""
 
     @property
     def out(self) -> Spec:
         return self.outs[0]
+
+    @property
+    def rng(self) -> Value:
+        """ui64[2]: the generator's seed and offset. Asking for it makes the program take random numbers."""
+        assert self.rng_source is not None, f"{self.op} is not declared random"
+        return self.rng_source()
 
 
 Function = Callable[..., Any]

@@ -1,0 +1,49 @@
+"""Settings that change programs or the hot path, brought to where they act."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch_tpu import _plug, errors, hlo, settings
+from torch_tpu.runtime import platform
+
+_XLA_PRECISION = {"medium": "DEFAULT", "high": "HIGH", "highest": "HIGHEST"}
+_PASSES = {"medium": 1, "high": 3, "highest": 6}
+_epochs: dict[tuple[Any, ...], int] = {}
+_configured = False
+
+
+def configure() -> None:
+    """Applies the settings and follows their changes; called when the first operator is prepared."""
+    global _configured
+    if _configured:
+        return
+    _configured = True
+    for name in ("matmul_precision", "emulate_matmul_rounding", "allow_excess_precision", "xla_effort", "xla_options"):
+        settings.watch(name, lambda _: programs_change())
+    settings.watch("donation_threshold", _plug.set_donation_threshold)
+    settings.watch("eager_mode", check_mode)
+    check_mode(settings.eager_mode)
+    _plug.set_donation_threshold(settings.donation_threshold)
+    programs_change()
+
+
+def programs_change() -> None:
+    """Programs built under other settings are kept, and found again when those come back."""
+    on_cpu = platform.client().platform == "cpu"
+    wanted = "medium" if settings.matmul_precision == "default" else settings.matmul_precision
+    passes = _PASSES[wanted] if on_cpu and settings.emulate_matmul_rounding else 0
+    hlo.use_precision("HIGHEST" if on_cpu else _XLA_PRECISION[wanted], passes)
+    state = (wanted, passes, settings.allow_excess_precision, settings.xla_effort, settings.xla_options)
+    _plug.set_epoch(_epochs.setdefault(state, len(_epochs)))
+
+
+def check_mode(mode: str) -> None:
+    if mode == "fused":
+        raise errors.UnsupportedOpError(
+            errors.message(
+                "fused eager (DEFER_AND_FUSE) is not in this version",
+                why="operators run one by one: strict or debug",
+                do="use torch.tpu.EagerMode.DEFER_NEVER, or unset TORCH_TPU_DEFER_AND_FUSE",
+            )
+        )

@@ -1,0 +1,22 @@
+"""Who watches programs being made: `torch_tpu.explain`. Asked on the miss path only, so it costs a hit nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch_tpu.eager.program import Program
+    from torch_tpu.ops.registry import Lowering
+
+
+class Observer(Protocol):
+    """What is told."""
+
+    def program_made(self, program: Program) -> None:
+        """A program was compiled or found in a cache."""
+
+    def lowered(self, rule: Lowering) -> None:
+        """A lowering wrote its part of a program."""
+
+
+observers: list[Observer] = []
