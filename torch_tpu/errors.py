@@ -173,6 +173,11 @@ def forked(device: str = "tpu:0") -> ForkError:
     )
 
 
+def refuse_fork() -> None:
+    """Called by the plug where the device is used in a forked child."""
+    raise forked()
+
+
 def _tensors(values: Iterable[Any]) -> Iterable[Any]:
     for value in values:
         if isinstance(value, (list, tuple)):

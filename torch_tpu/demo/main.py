@@ -27,7 +27,8 @@ def run(report_path: Path) -> int:
     torch_tpu.reset_stats()
     model.quiet()
     console.print(f"[bold]torch_tpu {torch_tpu.__version__}[/], torch {torch.__version__}, on {_device()}\n")
-    tokenizer, language_model = _timed("load", start, model.load, "tpu")
+    tokenizer, language_model = model.load("tpu")
+    console.print(f"[dim]{model.NAME} loaded in {time.perf_counter() - start:.1f} s[/]")
     answers = [_ask(tokenizer, language_model, question) for question in chat.QUESTIONS]
     equal = _compare(tokenizer, language_model, answers)
     training = _train(tokenizer, language_model)
@@ -51,12 +52,6 @@ def run(report_path: Path) -> int:
 
 def _device() -> str:
     return f"tpu:0 ({torch.tpu.get_device_name()})"
-
-
-def _timed(what: str, start: float, function: Any, *args: Any) -> Any:
-    result = function(*args)
-    console.print(f"[dim]{what}: {time.perf_counter() - start:.1f} s[/]")
-    return result
 
 
 def _ask(tokenizer: Any, language_model: Any, question: str) -> Answer:

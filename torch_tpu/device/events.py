@@ -86,6 +86,8 @@ def query_stream() -> bool:
 
 def synchronize(device: Any = None) -> None:
     """Waits until everything queued so far is done."""
+    if platform.in_bad_fork():
+        raise errors.forked()
     if platform.is_started():
         platform.client().synchronize()
 

@@ -168,6 +168,8 @@ class Stream(torch.Stream):
 class Event(torch.Event):
     """A place in the queue, with its time if `enable_timing`."""
 
+    enable_timing: bool
+
     def __new__(
         cls,
         enable_timing: bool = False,
@@ -177,7 +179,24 @@ class Event(torch.Event):
         device: Any = None,
     ) -> Event:
         _index(device)
-        return super().__new__(cls, device="tpu:0", enable_timing=enable_timing, blocking=blocking)
+        if interprocess or external:
+            raise ValueError("events of this device cannot be shared between processes or with other libraries")
+        event = super().__new__(cls, device="tpu:0", enable_timing=enable_timing, blocking=blocking)
+        event.enable_timing = enable_timing
+        return event
+
+    def elapsed_time(self, end_event: torch.Event) -> float:
+        """Milliseconds between this event and a later one, after waiting for both."""
+        markers = [_plug.marker_of(event.event_id) for event in (self, end_event)]
+        if not self.enable_timing or not getattr(end_event, "enable_timing", True):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if None in markers:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        return events.elapsed_time(*markers)
+
+    def __repr__(self) -> str:
+        state = "not recorded" if not self.event_id else "done" if self.query() else "pending"
+        return f"torch.tpu.Event(device=tpu:0, {state})"
 
 
 def current_stream(device: Any = None) -> torch.Stream:
@@ -266,6 +285,10 @@ def _clear_cache() -> None:
 
 class _Module(types.ModuleType):
     """The class of `torch.tpu`: attributes that are switches."""
+
+    @property
+    def _initialized(self) -> bool:
+        return is_initialized()
 
     @property
     def eager_mode(self) -> EagerMode:

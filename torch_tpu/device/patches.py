@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -42,7 +43,30 @@ def set_float32_matmul_precision_reaches_the_device() -> None:
     torch.set_float32_matmul_precision = set_float32_matmul_precision
 
 
-PATCHES: tuple[Any, ...] = (print_tensors_from_the_host, set_float32_matmul_precision_reaches_the_device)
+def autocast_starts_with_bfloat16() -> None:
+    """`torch.autocast("tpu")` computes in bfloat16 unless it is told otherwise.
+
+    PyTorch keeps the dtype in a thread-local variable that starts as float16 in every thread for out-of-tree devices.
+    To be removed when a backend can name its default.
+    """
+    original = torch.get_autocast_dtype
+    thread = threading.local()
+
+    def get_autocast_dtype(device_type: str) -> torch.dtype:
+        if device_type == "tpu" and not hasattr(thread, "started"):
+            thread.started = True
+            torch.set_autocast_dtype("tpu", torch.bfloat16)
+        return original(device_type)
+
+    get_autocast_dtype.__doc__ = original.__doc__
+    torch.get_autocast_dtype = get_autocast_dtype
+
+
+PATCHES: tuple[Any, ...] = (
+    print_tensors_from_the_host,
+    set_float32_matmul_precision_reaches_the_device,
+    autocast_starts_with_bfloat16,
+)
 
 
 def apply() -> None:

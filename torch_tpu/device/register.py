@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import Any
 
 import torch
 
-from torch_tpu import _plug
+from torch_tpu import _plug, settings
 
 SKIPPED = frozenset({
     "aten::_to_copy", "aten::clone", "aten::_pin_memory", "aten::is_pinned",
@@ -20,30 +21,30 @@ their schemas do not say so."""
 _registered = False
 
 
+HOOKS: dict[str, tuple[str, ...]] = {
+    "eager.dispatch": ("resolve", "prepare", "miss", "call_python", "execute", "execute_callback"),
+    "eager.debug": ("check_call", "finish_call", "explain_error"),
+    "device.events": ("record_event", "query_event", "synchronize_event", "elapsed_time", "query_stream",
+                      "synchronize"),
+    "device.memory": ("memory_info",),
+    "device.module": ("device_count",),
+    "errors": ("refuse_fork",),
+}  # fmt: skip
+"""Module -> its functions that csrc calls. A module is imported when one of them is called first."""
+
+
 def _lazy(module: str, name: str) -> Any:
-    """A function of a module that is imported when it is called first."""
-
     def call(*args: Any) -> Any:
-        import importlib
-
-        function = getattr(importlib.import_module(module), name)
-        hooks[name] = function
-        return function(*args)
+        imported = importlib.import_module(f"torch_tpu.{module}")
+        for each in HOOKS[module]:
+            hooks[each] = getattr(imported, each)
+        return hooks[name](*args)
 
     return call
 
 
-hooks: dict[str, Any] = {
-    name: _lazy(f"torch_tpu.{module}", name)
-    for module, names in {
-        "eager.dispatch": ("resolve", "prepare", "miss", "call_python", "execute", "execute_callback"),
-        "device.events": ("record_event", "query_event", "synchronize_event", "elapsed_time", "query_stream",
-                          "synchronize"),
-        "device.memory": ("memory_info",),
-    }.items()
-    for name in names
-}  # fmt: skip
-"""The Python functions that csrc calls, by name."""
+hooks: dict[str, Any] = {name: _lazy(module, name) for module, names in HOOKS.items() for name in names}
+"""The functions by name, as csrc sees them."""
 
 
 def register() -> None:
@@ -62,7 +63,13 @@ def register() -> None:
     torch.utils.generate_methods_for_privateuse1_backend()
     patches.apply()
     backend.register()
+    settings.watch("eager_mode", _set_debug)
+    _set_debug(settings.eager_mode)
     os.register_at_fork(after_in_child=_after_fork)
+
+
+def _set_debug(mode: str) -> None:
+    _plug.set_debug(mode == "debug")
 
 
 def _after_fork() -> None:

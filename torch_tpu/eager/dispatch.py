@@ -99,7 +99,11 @@ def miss(
     try:
         _build(op, args, codes, avals, donated, key)
         return AGAIN
+    except views.OverlapError:
+        raise
     except RUNTIME_ERRORS as error:
+        if name == "aten::copy_":
+            raise  # what a fallback itself needs
         reason = f"{type(error).__name__}: {error}"
         result = fallback.run(op, args, reason)  # the CPU raises its own error where the call is wrong
         _refused[key] = reason
@@ -223,7 +227,8 @@ class _Call:
                 positional.append(given)
         if named.get("device") is not None:
             named["device"] = torch.device("meta")
-        named.pop("generator", None)
+        if "generator" in named:  # the values come from the program's random operand
+            named["generator"] = None
         return positional, named
 
     def describe(self, answer: Any) -> tuple[list[Any], list[Value], list[torch.Tensor]]:
@@ -286,9 +291,7 @@ class _Call:
             for sequence in (self.function.arguments, self.function.attributes, keep):
                 sequence.append(sequence.pop(place))  # type: ignore[attr-defined]
             keep[-1] = True
-            from torch_tpu.ops import random
-
-            self.increment = random.offsets([registry.Spec(value.shape, value.dtype) for value in outputs])
+            self.increment = self.trace.random_taken
         drop_unused(self.function, keep)
         inputs = [self.operands[v.name] for v in self.function.arguments if v is not self.rng]
         scalars = [(index, self.scalars[op]) for index, op in enumerate(inputs) if op in self.scalars]

@@ -18,13 +18,15 @@ from torch_tpu import hlo
 from torch_tpu.eager.observe import observers
 from torch_tpu.errors import UnsupportedOpError
 from torch_tpu.hlo import Value
-from torch_tpu.ops import decomp, registry, schema
+from torch_tpu.ops import decomp, random, registry, schema
 from torch_tpu.ops.registry import Context, Lowering, Spec
 from torch_tpu.stats import counters
 from torch_tpu.tensor import views
 from torch_tpu.tensor.views import View
 
 WIDE = (torch.float64, torch.complex128)
+UNIFORM = frozenset({"aten::fill.Scalar", "aten::fill.Tensor", "aten::zero"})
+"""Operators that write one number everywhere, and so may write to overlapping elements."""
 
 
 class Cell:
@@ -44,7 +46,17 @@ class Trace:
         self.platform = platform
         self.cells: dict[int, Cell] = {}
         self._rng = rng
+        self.random_taken = 0
+        """Random numbers that the function takes: what the generator's offset advances by."""
         self._mode = _Mode(self)
+
+    def _next_random(self) -> Value:
+        """The generator's seed and offset, behind what earlier operators of this function take."""
+        assert self._rng is not None, "this trace has no generator"
+        state = self._rng()
+        if self.random_taken:
+            state = state + hlo.literal([0, self.random_taken], state.dtype)
+        return state
 
     # ------------------------------------------------------------------------------------------------ storages
 
@@ -67,10 +79,19 @@ class Trace:
             return hlo.full(tuple(tensor.shape), 0, tensor.dtype)
         return views.read(cell.value, View.of(tensor))
 
-    def write(self, tensor: torch.Tensor, value: Value) -> None:
-        """Assigns a tensor, through its view, with its dtype; the value must broadcast to its shape."""
+    def write(self, tensor: torch.Tensor, value: Value, *, uniform: bool = False) -> None:
+        """Assigns a tensor, through its view, with its dtype; the value must broadcast to its shape.
+
+        Args:
+            uniform: all elements get the same number, so that elements that share memory do not matter.
+        """
         cell = self.cell(tensor)
         value = hlo.broadcast_to(hlo.convert(value, tensor.dtype), tuple(tensor.shape))
+        if uniform:
+            for dim, stride in enumerate(tensor.stride()):
+                if stride == 0 and tensor.shape[dim] > 1:
+                    tensor = tensor.narrow(dim, 0, 1)
+                    value = hlo.slice_in_dim(value, dim, 0, 1)
         numel = tensor.untyped_storage().nbytes() // tensor.dtype.itemsize
         cell.value = views.write(cell.value, numel, View.of(tensor), value)
 
@@ -133,11 +154,15 @@ class Trace:
         functional = form.functional
         assert functional is not None
         outs, meta = self._metadata(op, form, functional, bound)
-        ctx = Context(rule.op, outs, self.platform, self._rng if rule.random else None)
+        first = next((t for t in _tensors_of(bound.values()) if t is not None), None)
+        ctx = Context(rule.op, outs, self.platform, self._next_random if rule.random else None)
+        ctx.contiguous = first is None or first.is_contiguous()
         positional, named = self._values(op, functional, rule, bound, data)
         for observer in observers:
             observer.lowered(rule)
         results = registry.apply(rule, ctx, positional, named)
+        if ctx.state is not None:
+            self.random_taken += random.offsets([Spec(v.shape, v.dtype) for v in results if v is not None])
         declared = len(results) - self._count_undeclared(op, rule, bound)
         self._write_undeclared(op, rule, bound, results[declared:])
         results = results[:declared]
@@ -152,7 +177,7 @@ class Trace:
                 raise RuntimeError(
                     f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(value.shape)}"
                 )
-            self.write(target, value)
+            self.write(target, value, uniform=rule.op in UNIFORM)
         return self._written_results(op, bound, meta, fresh)
 
     def lower_dynamic(

@@ -68,14 +68,14 @@ def counted(ctx: Context, start: Scalar, step: Scalar) -> Value:
     return as_dtype(start, dtype) + as_dtype(step, dtype) * places
 
 
-@lowering("arange")
-def arange(ctx: Context, end: Value, dtype: torch.dtype | None = None) -> Value:
+@lowering("arange", static=["end"])  # the numbers decide the size
+def arange(ctx: Context, end: float, dtype: torch.dtype | None = None) -> Value:
     return counted(ctx, 0, 1)
 
 
-@lowering("arange.start", "arange.start_step", "range", "range.step")
+@lowering("arange.start", "arange.start_step", "range", "range.step", static=["start", "end", "step"])
 def arange_from(
-    ctx: Context, start: Value, end: Value, step: Scalar = 1, dtype: torch.dtype | None = None
+    ctx: Context, start: float, end: float, step: float = 1, dtype: torch.dtype | None = None
 ) -> Value:
     return counted(ctx, start, step)
 

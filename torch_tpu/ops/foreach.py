@@ -83,7 +83,12 @@ lowering("_foreach_pow.ScalarList")(_each("pow.Tensor_Scalar"))
 lowering("_foreach_pow.ScalarAndTensor")(_each("pow.Scalar"))
 lowering("_foreach_lerp.List")(_each("lerp.Tensor"))
 lowering("_foreach_lerp.Scalar", "_foreach_lerp.ScalarList")(_each("lerp.Scalar"))
-lowering("_foreach_norm.Scalar", static=("ord",))(_each("linalg_vector_norm"))
+
+
+@lowering("_foreach_norm.Scalar", static=("ord",))
+def foreach_norm(ctx: Context, xs: Sequence[Value], ord: float = 2, dtype: torch.dtype | None = None) -> Any:
+    keywords = {} if dtype is None else {"dtype": dtype}
+    return _each("linalg_vector_norm")(ctx, xs, ord, **keywords)
 
 
 @lowering("_foreach_powsum.Scalar", static=("ord",))

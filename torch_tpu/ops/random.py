@@ -40,6 +40,12 @@ def offsets(outs: Sequence[Spec]) -> int:
     return max(4, -(-numel // 4) * 4)
 
 
+def require(condition: bool, message: str) -> None:
+    """For parameters that are constants of the program, so that wrong ones are refused."""
+    if not condition:
+        raise RuntimeError(message)
+
+
 def threefry(key: tuple[Value, Value], counter: tuple[Value, Value]) -> tuple[Value, Value]:
     """Two words for each counter; words are uint32, low ones first."""
     keys = [*key, key[0] ^ key[1] ^ _PARITY]
@@ -217,9 +223,10 @@ def _below(ctx: Context, shape: Size, span: int) -> Value:
 # -- lowerings: continuous distributions ----------------------------------------------------------------------------
 
 
-@lowering("uniform", random=True, data=("from", "to"))
-def uniform(ctx: Context, x: Value, low: Value | float = 0.0, high: Value | float = 1.0) -> Value:
+@lowering("uniform", random=True)
+def uniform(ctx: Context, x: Value, low: float = 0.0, high: float = 1.0) -> Value:
     """[low, high): what rounds to high becomes low, as in PyTorch's CUDA kernel."""
+    require(low <= high, f"uniform_ expects from <= to, got from={low}, to={high}")
     dtype, compute = ctx.out.dtype, hlo.compute_dtype(ctx.out.dtype)
     low, high = number(low, compute), number(high, compute)
     drawn = low + (high - low) * from_zero(ctx, ctx.out.shape, dtype)
@@ -283,22 +290,25 @@ def normal_size(ctx: Context, mean: Value | float, std: Value | float, size: Siz
     return _normal(ctx, mean, std)
 
 
-@lowering("log_normal", random=True, data=("mean", "std"))
-def log_normal(ctx: Context, x: Value, mean: Value | float = 1.0, std: Value | float = 2.0) -> Value:
+@lowering("log_normal", random=True, data=("mean",))
+def log_normal(ctx: Context, x: Value, mean: Value | float = 1.0, std: float = 2.0) -> Value:
+    require(std > 0, f"log_normal_ expects std > 0, got {std}")
     return hlo.exponential(_normal(ctx, mean, std))
 
 
-@lowering("exponential", random=True, data=("lambd",))
-def exponential(ctx: Context, x: Value, lambd: Value | float = 1.0) -> Value:
+@lowering("exponential", random=True)
+def exponential(ctx: Context, x: Value, lambd: float = 1.0) -> Value:
     """-log(u) / lambd, above 0 also where float16 would round it there."""
+    require(lambd > 0, f"exponential_ expects lambd > 0, got {lambd}")
     compute = hlo.compute_dtype(ctx.out.dtype)
     drawn = -log_uniform(ctx, ctx.out.shape, compute) / number(lambd, compute)
     return hlo.maximum(drawn, 2.0**-24) if ctx.out.dtype is torch.float16 else drawn
 
 
-@lowering("cauchy", random=True, data=("median", "sigma"))
-def cauchy(ctx: Context, x: Value, median: Value | float = 0.0, sigma: Value | float = 1.0) -> Value:
+@lowering("cauchy", random=True, data=("median",))
+def cauchy(ctx: Context, x: Value, median: Value | float = 0.0, sigma: float = 1.0) -> Value:
     """median + sigma cot(pi v), v uniform in (0, 1/2], with a random sign: both tails are finely resolved."""
+    require(sigma > 0, f"cauchy_ expects sigma > 0, got {sigma}")
     compute = hlo.compute_dtype(ctx.out.dtype)
     integer = torch.uint64 if compute is torch.float64 else torch.uint32
     drawn = bits(ctx, ctx.out.shape, integer)
@@ -311,9 +321,10 @@ def cauchy(ctx: Context, x: Value, median: Value | float = 0.0, sigma: Value | f
 # -- lowerings: integers, coins, permutations -----------------------------------------------------------------------
 
 
-@lowering("geometric", random=True, data=("p",))
-def geometric(ctx: Context, x: Value, p: Value | float) -> Value:
+@lowering("geometric", random=True)
+def geometric(ctx: Context, x: Value, p: float) -> Value:
     """The number of trials up to the first success: ceil(log(u) / log(1 - p)), at least 1."""
+    require(0 < p < 1, f"geometric_ expects p in (0, 1), got {p}")
     dtype = ctx.out.dtype
     compute = hlo.compute_dtype(dtype) if dtype.is_floating_point else torch.float32
     trials = log_uniform(ctx, ctx.out.shape, compute) / hlo.log1p(-number(p, compute))

@@ -123,19 +123,32 @@ def std_mean(
     return hlo.sqrt(spread), centre
 
 
+def nonempty_dims(x: Value, dim: Dims) -> list[int]:
+    """As `reduced_dims`, for a reduction without an identity.
+
+    Raises:
+        IndexError: some result would be that of no elements.
+    """
+    dims = reduced_dims(x, dim)
+    kept = [size for axis, size in enumerate(x.shape) if axis not in dims]
+    if 0 in x.shape and 0 not in kept:
+        raise IndexError("expected reduction dims of non-zero size: the operation has no identity")
+    return dims
+
+
 @lowering("amax", "max")
 def amax(ctx: Context, x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
-    return hlo.reduce_max(x, reduced_dims(x, dim), keepdim)
+    return hlo.reduce_max(x, nonempty_dims(x, dim), keepdim)
 
 
 @lowering("amin", "min")
 def amin(ctx: Context, x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
-    return hlo.reduce_min(x, reduced_dims(x, dim), keepdim)
+    return hlo.reduce_min(x, nonempty_dims(x, dim), keepdim)
 
 
 @lowering("aminmax", "_aminmax", "_aminmax.dim")
 def aminmax(ctx: Context, x: Value, dim: int | None = None, keepdim: bool = False) -> tuple[Value, Value]:
-    dims = reduced_dims(x, dim)
+    dims = nonempty_dims(x, dim)
     bottom, top = hlo.reduce_min(x, dims), hlo.reduce_max(x, dims)
     if keepdim:  # without `dim`, PyTorch keeps all of them
         shape = [1 if axis in dims else size for axis, size in enumerate(x.shape)]
@@ -182,6 +195,7 @@ def min_dim(ctx: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Va
 
 @lowering("argmax", "argmin")
 def argmax(ctx: Context, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    nonempty_dims(x, dim)
     line, place = (hlo.flatten(x), 0) if dim is None or x.ndim == 0 else (x, dim % x.ndim)
     indices = extreme(line, place, ctx.op == "aten::argmax", keepdim)[1]
     return hlo.reshape(indices, ctx.out.shape)

@@ -58,6 +58,11 @@ class Context:
     rng_source: Callable[[], Value] | None = None
     """Makes the operand that `rng` returns; for lowerings declared `random`."""
 
+    state: Value | None = None
+    """What `rng` returned."""
+    contiguous: bool = True
+    """Whether the first tensor argument is contiguous, for gradients whose formula in PyTorch depends on it."""
+
     @property
     def out(self) -> Spec:
         return self.outs[0]
@@ -65,8 +70,10 @@ class Context:
     @property
     def rng(self) -> Value:
         """ui64[2]: the generator's seed and offset. Asking for it makes the program take random numbers."""
-        assert self.rng_source is not None, f"{self.op} is not declared random"
-        return self.rng_source()
+        if self.state is None:
+            assert self.rng_source is not None, f"{self.op} is not declared random"
+            self.state = self.rng_source()
+        return self.state
 
 
 Function = Callable[..., Any]
@@ -220,11 +227,19 @@ def values_in(arguments: Sequence[Any]) -> list[Value]:
     return found
 
 
+def _compute_dtype(ctx: Context, inputs: Sequence[Value]) -> torch.dtype:
+    """What a RESULT lowering computes in. A float32 result of integers is the rounded float64 one on the CPU, where
+    that costs little: integers are exact, so the result should be."""
+    dtype = hlo.compute_dtype(ctx.out.dtype)
+    exact = all(hlo.is_integer(v.dtype) or v.dtype is torch.bool for v in inputs if not v.weak)
+    return torch.float64 if exact and dtype is torch.float32 and ctx.platform == "cpu" else dtype
+
+
 def apply(rule: Lowering, ctx: Context, arguments: Sequence[Any], attributes: dict[str, Any]) -> list[Value | None]:
     """Promotes the inputs, calls the lowering and casts its results to `ctx.outs`."""
     if rule.promote is not NONE:
         if rule.promote is RESULT:
-            dtype = hlo.compute_dtype(ctx.out.dtype)
+            dtype = _compute_dtype(ctx, values_in([*arguments, *attributes.values()]))
         else:
             dtype = result_dtype(values_in([*arguments, *attributes.values()]))
         arguments = [_convert_all(argument, dtype) for argument in arguments]

@@ -142,7 +142,7 @@ def _determinant_sign(pivots: Value, dtype: torch.dtype) -> Value:
 def _determinant_lu(ctx: Context, a: Value) -> tuple[Value, Value]:
     """The LU decomposition that PyTorch's formulas for the gradients expect: of the transposed matrix, where a
     is real and contiguous."""
-    transposed = not a.dtype.is_complex and getattr(ctx, "contiguous", True)
+    transposed = not a.dtype.is_complex and ctx.contiguous
     packed, pivots, _ = matrix.lu(ctx.platform, matrix_loops.transpose(a) if transposed else a)
     return packed, pivots
 

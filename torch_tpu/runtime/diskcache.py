@@ -116,6 +116,11 @@ class DiskCache:
         entries = self._scan()
         return Usage(len(entries), sum(size for _, size, _ in entries))
 
+    def entries(self) -> list[tuple[str, int, float]]:
+        """Key, size in bytes and time of the last use of each entry, the one used last first."""
+        found = [(path.name.removesuffix(_SUFFIX), size, used) for path, size, used in self._scan()]
+        return sorted(found, key=lambda entry: -entry[2])
+
     def _path(self, key: str) -> Path:
         return self.directory / key[:2] / (key + _SUFFIX)
 

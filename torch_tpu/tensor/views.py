@@ -193,10 +193,14 @@ def _flat_indices(view: View) -> Value:
     return index
 
 
-OVERLAP = (
-    "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
-    "Please clone() the tensor before performing the operation."
-)
+class OverlapError(RuntimeError):
+    """A write to a tensor some of whose elements share memory."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "unsupported operation: more than one element of the written-to tensor refers to a single memory "
+            "location. Please clone() the tensor before performing the operation."
+        )
 
 
 def write(base: Value | None, numel: int, view: View, value: Value) -> Value:
@@ -207,10 +211,10 @@ def write(base: Value | None, numel: int, view: View, value: Value) -> Value:
         numel: elements of the view's dtype in the storage.
 
     Raises:
-        RuntimeError: the tensor's elements overlap.
+        OverlapError: the tensor's elements overlap.
     """
     if any(size > 1 and stride == 0 for size, stride in zip(view.size, view.stride, strict=True)) and view.numel:
-        raise RuntimeError(OVERLAP)
+        raise OverlapError
     if view.neg:
         value = hlo.negate(value)
     if view.conj:

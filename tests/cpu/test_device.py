@@ -1,0 +1,249 @@
+"""`tpu` as a PyTorch device: discovery, `torch.tpu`, `torch.accelerator`, factories, moving modules and tensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+DEVICE = "tpu"
+
+
+def test_the_device_is_there():
+    assert torch.tpu.is_available() and torch.accelerator.is_available()
+    assert torch.tpu.device_count() == torch.accelerator.device_count() == 1
+    assert torch.accelerator.current_accelerator() == torch.device("tpu")
+    assert torch.tpu.current_device() == torch.accelerator.current_device_index() == 0
+    assert torch.ones(1, device="tpu").device == torch.device("tpu", 0)
+
+
+def test_device_module():
+    for asked in ("tpu", torch.device("tpu:0"), None):
+        assert torch.get_device_module(asked) is torch.tpu
+    import torch.tpu as imported
+
+    assert imported is torch.tpu
+    assert all(hasattr(torch.tpu, name) for name in torch.tpu.__all__)
+    torch.tpu.init()
+    assert torch.tpu.is_initialized() and torch.tpu._initialized
+
+
+def test_names_and_properties():
+    assert torch.tpu.get_device_name() == torch.tpu.get_device_name("tpu:0") == "XLA CPU"
+    properties = torch.tpu.get_device_properties(0)
+    assert properties.name == "XLA CPU" and properties.total_memory > 0 and properties.multi_processor_count == 1
+    assert torch.tpu.get_device_capability()["platform"] == "cpu"
+    assert torch.bfloat16 in torch.tpu.get_amp_supported_dtype() and torch.tpu.is_bf16_supported()
+
+
+def test_only_device_0_exists():
+    torch.tpu.set_device(0)
+    torch.tpu.set_device("tpu")
+    torch.accelerator.set_device_index(0)
+    with torch.tpu.device("tpu:0"), torch.tpu.device_of(torch.ones(1)), torch.accelerator.device_index(0):
+        assert torch.tpu.current_device() == 0
+    with pytest.raises(ValueError, match="drives tpu:0 only; there is no tpu:1"):
+        torch.tpu.set_device(1)
+    with pytest.raises(ValueError, match="expected a tpu device, got cpu"):
+        torch.tpu.synchronize("cpu")
+    with pytest.raises(RuntimeError, match="there is no tpu:1"):
+        torch.ones(2, device="tpu:1")
+    with pytest.raises(RuntimeError, match="there is no tpu:1"):
+        torch.ones(2).to("tpu:1")
+    with pytest.raises(RuntimeError, match="there is no tpu:2"):
+        torch.accelerator.set_device_index(2)
+
+
+def test_factories_follow_the_default_device():
+    with torch.device("tpu"):
+        made = [torch.zeros(2), torch.tensor([1, 2]), torch.arange(3), nn.Linear(2, 2).weight, torch.randn(3)]
+        made += [torch.eye(2), torch.linspace(0, 1, 3), torch.full((2,), 3), torch.empty(0), torch.as_tensor([1.0])]
+    assert all(tensor.is_tpu for tensor in made)
+    torch.set_default_device("tpu")
+    try:
+        assert torch.ones(1).is_tpu and torch.get_default_device() == torch.device("tpu")
+    finally:
+        torch.set_default_device(None)
+    assert not torch.ones(1).is_tpu
+
+
+def test_methods_made_for_the_device():
+    x = torch.arange(3.0)
+    moved = x.tpu()
+    assert moved.is_tpu and not x.is_tpu and moved.tpu(0) is moved
+    assert nn.Linear(1, 1).tpu().weight.is_tpu
+    assert x.untyped_storage().tpu().device.type == "tpu"
+    packed = nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)]).to("tpu")
+    assert packed.data.is_tpu
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(5, 3)
+        self.head = nn.Linear(3, 5, bias=False)
+        self.head.weight = self.embedding.weight
+        self.register_buffer("scale", torch.ones(1))
+
+
+def test_modules_keep_their_parameters():
+    model = Tied()
+    weight = model.head.weight
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.to("tpu")
+    assert model.head.weight is model.embedding.weight is weight and weight.is_tpu and model.scale.is_tpu
+    model(torch.tensor([1], device="tpu")) if False else model.embedding(torch.tensor([1], device="tpu")).sum().backward()
+    before = weight.detach().cpu()
+    optimizer.step()
+    assert torch.allclose(before[1] - weight.detach().cpu()[1], torch.full((3,), 0.1))
+    assert weight.grad.is_tpu
+    model.cpu()
+    assert model.head.weight is weight and not weight.is_tpu and not weight.grad.is_tpu
+    assert model.tpu().to(torch.bfloat16).head.weight is model.embedding.weight
+    assert Tied().to("meta").to_empty(device="tpu").scale.is_tpu
+    with torch.device("tpu"):
+        assert Tied().scale.is_tpu
+
+
+def test_hooks():
+    seen = []
+    model = nn.Linear(2, 2).to("tpu")
+    model.register_forward_hook(lambda *_: seen.append("forward"))
+    model.register_full_backward_hook(lambda *_: seen.append("backward"))
+    model.weight.register_hook(lambda grad: seen.append("gradient"))
+    model.weight.register_post_accumulate_grad_hook(lambda parameter: seen.append("accumulated"))
+    model(torch.ones(1, 2, device="tpu", requires_grad=True)).sum().backward()
+    assert seen[0] == "forward" and set(seen) == {"forward", "backward", "gradient", "accumulated"}
+
+
+def test_values_must_be_on_the_device():
+    x = torch.ones(2, device="tpu")
+    for call in (lambda: x + torch.ones(2), lambda: torch.ones(2) * x, lambda: nn.Linear(2, 2)(x)):
+        with pytest.raises(RuntimeError, match="all tensors to be on the same device"):
+            call()
+    assert (x + torch.tensor(2.0)).tolist() == [3, 3]  # numbers may come from the CPU
+    with pytest.raises(TypeError, match=r"Use Tensor\.cpu\(\)"):
+        x.numpy()
+    with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):
+        x.pin_memory()
+
+
+def test_copies_between_host_and_device():
+    source = torch.arange(100_000.0)
+    moved = source.to("tpu", non_blocking=True)
+    source.zero_()  # pageable memory: the values are those at the time of the call
+    assert moved[5].item() == 5
+    back = moved.cpu()
+    back[0] = 7
+    assert moved[0].item() == 0
+    pinned = torch.arange(100_000.0).pin_memory()
+    assert pinned.is_pinned() and not source.is_pinned()
+    moved = pinned.to("tpu", non_blocking=True)
+    torch.tpu.synchronize()
+    target = torch.empty(100_000).pin_memory()
+    target.copy_(moved, non_blocking=True)
+    torch.tpu.synchronize()
+    assert target[9] == 9 and moved.to("cpu", non_blocking=True)[7] == 7
+    x = torch.arange(6.0, device="tpu").view(2, 3)
+    assert x.t().cpu().stride() == (1, 2) and torch.equal(x.t().cpu(), torch.arange(6.0).view(2, 3).t())
+    assert x.to(torch.int32).cpu().dtype is torch.int32 and x.to("cpu", torch.float64)[1, 2] == 5
+    assert x.to("tpu") is x and x.to("tpu", copy=True) is not x
+
+
+def test_views_are_read_without_a_program(counters):
+    x = torch.arange(20, device="tpu").view(4, 5)
+    torch.tpu.synchronize()
+    counters.reset()
+    assert x[1:, ::2].cpu().tolist() == [[5, 7, 9], [10, 12, 14], [15, 17, 19]]
+    assert x[3, 4].item() == 19 and x.t()[2].tolist() == [2, 7, 12, 17]
+    assert counters.executions == 0
+
+
+def test_loaders_in_worker_processes():
+    torch.ones(1, device="tpu").item()  # the device is in use when the workers are forked
+    data = torch.utils.data.TensorDataset(torch.arange(20.0))
+    for workers in (0, 2):
+        for pin in (False, True):
+            loader = torch.utils.data.DataLoader(data, batch_size=5, num_workers=workers, pin_memory=pin)
+            total = 0.0
+            for (batch,) in loader:
+                assert batch.is_pinned() == pin
+                total += batch.to("tpu", non_blocking=True).sum().item()
+            assert total == 190
+
+
+def test_modes():
+    assert torch.tpu.eager_mode is torch.tpu.EagerMode.DEFER_NEVER
+    with torch.tpu.set_eager_mode(torch.tpu.EagerMode.DEFER_NEVER_AND_LAUNCH_BLOCKING):
+        assert torch.tpu.eager_mode is torch.tpu.EagerMode.DEFER_NEVER_AND_LAUNCH_BLOCKING
+        assert (torch.ones(2, device="tpu") + 1).tolist() == [2, 2]
+    assert torch.tpu.eager_mode is torch.tpu.EagerMode.DEFER_NEVER
+    with torch.tpu.precision("HIGH"), torch.tpu.precision(torch.tpu.Precision.HIGHEST):
+        pass
+    assert torch.tpu.allow_excess_precision is torch.backends.tpu.allow_excess_precision is False
+    torch.tpu.allow_excess_precision = True
+    assert torch.backends.tpu.allow_excess_precision
+    torch.backends.tpu.allow_excess_precision = False
+
+
+def test_backend_module():
+    import torch.backends.tpu as backend
+
+    assert backend is torch.backends.tpu and backend.is_available() and backend.is_built() and backend.version()
+
+
+def test_streams_and_events():
+    first, last = torch.tpu.Event(enable_timing=True), torch.tpu.Event(enable_timing=True)
+    assert "not recorded" in repr(first)
+    with pytest.raises(ValueError, match="must be recorded"):
+        first.elapsed_time(last)
+    first.record()
+    x = torch.ones(300, 300, device="tpu")
+    for _ in range(20):
+        x = x @ x * 0.01
+    last.record()
+    last.synchronize()
+    assert last.query() and first.query() and 0 < first.elapsed_time(last) < 60_000
+    assert "done" in repr(first)
+    plain = torch.tpu.Event()
+    plain.record()
+    with pytest.raises(ValueError, match="enable_timing=True"):
+        plain.elapsed_time(last)
+    generic = torch.Event("tpu", enable_timing=True)
+    generic.record()
+    assert first.elapsed_time(generic) > 0
+
+    stream = torch.tpu.Stream()
+    assert stream != torch.tpu.default_stream() and torch.tpu.current_stream() == torch.tpu.default_stream()
+    with torch.tpu.stream(stream):
+        assert torch.tpu.current_stream() == stream
+        stream.wait_event(last)
+        y = x + 1
+        event = stream.record_event()
+    with stream:
+        assert torch.tpu.current_stream() == stream
+    torch.tpu.current_stream().wait_stream(stream)
+    y.record_stream(stream)
+    event.wait()
+    stream.synchronize()
+    assert stream.query() and torch.tpu.current_stream() == torch.tpu.default_stream()
+    with pytest.raises(ValueError, match="cannot be shared"):
+        torch.tpu.Event(interprocess=True)
+
+
+def test_event_waits_for_its_work_only():
+    event = torch.tpu.Event()
+    assert event.query()  # as on CUDA: nothing recorded is nothing to wait for
+    x = torch.ones(400, 400, device="tpu")
+    for _ in range(30):
+        x = x @ x * 0.001
+    event.record()
+    event.synchronize()
+    assert event.query() and torch.tpu.current_stream().query() in (True, False)
+
+
+def test_printing():
+    x = torch.arange(4.0, device="tpu")
+    assert repr(x) == "tensor([0., 1., 2., 3.], device='tpu:0')"
+    assert repr(nn.Parameter(x)) == "Parameter containing:\ntensor([0., 1., 2., 3.], device='tpu:0', requires_grad=True)"
+    assert "device='tpu:0', size=(0, 2)" in repr(torch.empty(0, 2, device="tpu"))

@@ -1,0 +1,1 @@
+"""The command `torch-tpu`: one module a subcommand, each a thin shell over the package."""

@@ -1,0 +1,99 @@
+"""`torch-tpu` and `python -m torch_tpu.cli`: the subcommands. Their modules are imported when they are called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="torch-tpu", help="PyTorch on TPUs.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+)
+cache_app = typer.Typer(help="The compiled programs on disk.", no_args_is_help=True)
+app.add_typer(cache_app, name="cache")
+
+
+@app.command()
+def doctor() -> None:
+    """Looks for the usual problems of an environment, and says what to do."""
+    from torch_tpu.cli import doctor
+
+    raise typer.Exit(doctor.run())
+
+
+@app.command()
+def demo(
+    report: Annotated[Path, typer.Option(help="Where the HTML report goes.")] = Path("torch-tpu-demo.html"),
+) -> None:
+    """A language model answers on the device, is checked against the CPU, and is fine-tuned."""
+    from torch_tpu.cli import demo
+
+    raise typer.Exit(demo.run(report))
+
+
+@app.command()
+def ops(
+    pattern: Annotated[str, typer.Argument(help='A name such as "add.Tensor" or "softmax", or a pattern: "*pool*".')] = "",
+    dtype: Annotated[str, typer.Option(help="Also run PyTorch's samples for this dtype on the device.")] = "",
+) -> None:
+    """Is this operator supported, and by what? Without a name: how many are served in which way."""
+    from torch_tpu.cli import ops
+
+    raise typer.Exit(ops.run(pattern, dtype))
+
+
+@app.command()
+def conformance(
+    ops: Annotated[str, typer.Option(help="Operators, separated by commas; patterns as in ls. Empty: all.")] = "",
+    dtypes: Annotated[str, typer.Option(help="Dtypes, separated by commas.")] = "float32,bfloat16,int64,bool",
+    phases: Annotated[str, typer.Option(help="forward, backward, inplace, out, errors, separated by commas.")] = "",
+    device: Annotated[str, typer.Option(help="Any device of PyTorch that compares with its CPU.")] = "tpu",
+    limit: Annotated[int, typer.Option(help="At most so many samples of each case; 0: all.")] = 0,
+    shard: Annotated[str, typer.Option(help="I/N: every N-th operator from the I-th, counted from 0.")] = "0/1",
+    workers: Annotated[int, typer.Option(help="Processes.")] = 1,
+    timeout: Annotated[float, typer.Option(help="Seconds a case may take before it counts as hanging.")] = 120.0,
+    output: Annotated[Path | None, typer.Option(help="A file for results, one JSON line a case; resumed if there.")] = None,
+    gaps: Annotated[Path | None, typer.Option(help="The declared gaps. Default: this package's gaps.toml.")] = None,
+) -> None:
+    """Runs PyTorch's operator tests on a device; fails unless exactly the declared gaps fail."""
+    from torch_tpu.cli import conformance
+
+    raise typer.Exit(
+        conformance.run(ops, dtypes, phases, device, limit, shard, workers, timeout, output, gaps)
+    )
+
+
+@cache_app.command("info")
+def cache_info() -> None:
+    """Where it is, how large, and whether it can be used."""
+    from torch_tpu.cli import cache
+
+    raise typer.Exit(cache.info())
+
+
+@cache_app.command("list")
+def cache_list(
+    limit: Annotated[int, typer.Option(help="At most so many; 0: all.")] = 20,
+) -> None:
+    """The programs, those used last first."""
+    from torch_tpu.cli import cache
+
+    raise typer.Exit(cache.list_programs(limit))
+
+
+@cache_app.command("clear")
+def cache_clear() -> None:
+    """Deletes all programs; they are compiled again when they are needed."""
+    from torch_tpu.cli import cache
+
+    raise typer.Exit(cache.clear())
+
+
+def main() -> None:
+    """The entry point of the package's script."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

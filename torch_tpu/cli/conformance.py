@@ -1,0 +1,59 @@
+"""`torch-tpu conformance`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+import torch_tpu
+
+console = Console(highlight=False)
+
+
+def run(
+    ops: str,
+    dtypes: str,
+    phases: str,
+    device: str,
+    limit: int,
+    shard: str,
+    workers: int,
+    timeout: float,
+    output: Path | None,
+    gaps: Path | None,
+) -> int:
+    """Runs the suite; the exit status is 0 if exactly the declared gaps fail."""
+    torch_tpu._autoload()
+    from torch_tpu.conformance import catalog, report, suite
+    from torch_tpu.conformance.gaps import Gaps
+
+    try:
+        plan = suite.Plan(
+            device=device,
+            ops=_words(ops),
+            dtypes=_words(dtypes),
+            phases=_words(phases) or catalog.PHASES,
+            limit=limit,
+            shard=suite.parse_shard(shard),
+            workers=workers,
+            timeout=timeout,
+            output=output,
+        )
+        cases = suite.cases(plan)
+        declared = Gaps.load(gaps)
+    except (ValueError, ImportError) as error:
+        console.print(str(error), markup=False)
+        return 2
+    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("conformance", total=len(cases))
+        results = suite.run(plan, cases, lambda result: progress.update(task, advance=1, description=result.case.op))
+    judgement = declared.judge(results)
+    report.show(console, results, judgement)
+    return 0 if judgement.holds else 1
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
