@@ -41,7 +41,7 @@ struct Op {
   c10::OperatorHandle handle;
   int64_t id;
   Kind kind = Kind::kUnknown;
-  bool writes = false, is_copy = false;
+  bool writes = false, is_copy = false, reads_views = false;
   std::vector<Arg> args;
   py::object overload;  // torch._ops.OpOverload
 };
@@ -85,8 +85,46 @@ PyObject *execute = nullptr, *execute_callback = nullptr;  // the hooks of that 
 struct Operand {
   Slot* slot = nullptr;
   const c10::IValue* scalar = nullptr;  // a number, or a tensor on the CPU without dimensions
-  c10::StorageImpl* storage = nullptr;
+  int64_t offset = 0;                   // where both are null: the storage offset of a tensor
 };
+
+// The arrays that storages hold, by the ids that torch_tpu/eager/program.py gives them.
+struct Aval {
+  at::ScalarType dtype = at::kFloat;
+  std::vector<int64_t> size, stride;
+};
+auto& avals = *new std::vector<Aval>;
+
+// A view *selects* if its dimensions are whole or cut dimensions of the array and it takes one index of at least one
+// other: x[i], x[:, i], x[i, j]. Then only those indices vary in a loop, and they are data; `fixed` is the rest of the
+// offset.
+bool selects(const Slot* slot, const at::Tensor& t, int64_t& fixed) {
+  if (!slot->value) return false;
+  const auto& aval = avals[slot->aval];
+  if (aval.dtype != t.scalar_type()) return false;
+  const auto sizes = t.sizes(), strides = t.strides();
+  const auto offset = t.storage_offset();
+  int64_t matched = 0, wanted = 0, selected = 0;
+  for (int64_t size : sizes) {
+    if (size == 0) return false;
+    wanted += size > 1;
+  }
+  fixed = 0;
+  for (size_t dim = 0; dim < aval.size.size(); ++dim) {
+    if (aval.size[dim] == 1) continue;
+    const auto index = offset / aval.stride[dim] % aval.size[dim];
+    int64_t length = 0;
+    for (size_t i = 0; i < sizes.size(); ++i)
+      if (sizes[i] > 1 && strides[i] == aval.stride[dim]) length = length ? -1 : sizes[i];
+    if (length < 0 || (length > 0 && index + length > aval.size[dim])) return false;
+    if (length > 0) {
+      ++matched, fixed += index * aval.stride[dim];
+    } else {
+      ++selected;
+    }
+  }
+  return matched == wanted && selected > 0 && !aval.size.empty() && offset / aval.stride[0] < aval.size[0];
+}
 
 struct Packed {
   std::string key;
@@ -95,7 +133,7 @@ struct Packed {
   std::vector<bool> code_is_list;
   std::vector<int64_t> written;
   c10::IValue generator;
-  bool cacheable = true;
+  bool cacheable = true, reads_views = false;
 
   void clear() {
     key.clear(), operands.clear(), codes.clear(), code_is_list.clear(), written.clear();
@@ -105,14 +143,14 @@ struct Packed {
   void put(int64_t number) { key.append(reinterpret_cast<const char*>(&number), sizeof number); }
   void put(double number) { key.append(reinterpret_cast<const char*>(&number), sizeof number); }
 
-  int64_t operand(Slot* slot, c10::StorageImpl* storage) {
+  int64_t operand(Slot* slot) {
     for (size_t i = 0; i < operands.size(); ++i)
       if (operands[i].slot == slot) return static_cast<int64_t>(i);
-    operands.push_back({slot, nullptr, storage});
+    operands.push_back({slot, nullptr, 0});
     return static_cast<int64_t>(operands.size()) - 1;
   }
   int64_t operand(const c10::IValue& scalar) {
-    operands.push_back({nullptr, &scalar, nullptr});
+    operands.push_back({nullptr, &scalar, 0});
     return static_cast<int64_t>(operands.size()) - 1;
   }
 
@@ -137,17 +175,21 @@ struct Packed {
     }
     auto* storage = t.storage().unsafeGetStorageImpl();
     Slot* slot = slot_of(t.storage());
-    const auto index = operand(slot, storage);
+    const auto index = operand(slot);
     const auto sizes = t.sizes(), strides = t.strides();
-    put(int64_t('T') | dtype << 8 | int64_t(t.is_conj()) << 16 | int64_t(t.is_neg()) << 17 |
+    int64_t fixed = t.storage_offset();
+    const bool by_offset = reads_views && selects(slot, t, fixed);
+    put(int64_t('T') | dtype << 8 | int64_t(t.is_conj()) << 16 | int64_t(t.is_neg()) << 17 | int64_t(by_offset) << 18 |
         static_cast<int64_t>(sizes.size()) << 24 | index << 32);
     put(slot->aval);
     if (!slot->value) put(static_cast<int64_t>(storage->nbytes()));
-    put(t.storage_offset());
+    put(fixed);
     key.append(reinterpret_cast<const char*>(sizes.data()), sizes.size() * sizeof(int64_t));
     key.append(reinterpret_cast<const char*>(strides.data()), strides.size() * sizeof(int64_t));
     if (is_written && std::find(written.begin(), written.end(), index) == written.end()) written.push_back(index);
-    return index;
+    if (!by_offset) return index;
+    operands.push_back({nullptr, nullptr, t.storage_offset()});
+    return index | static_cast<int64_t>(operands.size()) << 32;
   }
 
   int64_t scalar(const Arg& arg, const c10::IValue& value) {
@@ -194,7 +236,10 @@ struct Packed {
       put(int64_t('s') | static_cast<int64_t>(text.size()) << 8);
       key.append(text);
     } else if (value.isDevice()) {
-      put(int64_t('v') | static_cast<int64_t>(value.toDevice().type()) << 8);
+      const auto device = value.toDevice();
+      TORCH_CHECK(device.type() != kTPU || device.index() <= 0, "this process drives one tpu device; there is no ",
+                  device);
+      put(int64_t('v') | static_cast<int64_t>(device.type()) << 8);
     } else {
       cacheable = false;
     }
@@ -269,6 +314,7 @@ struct Packed {
 void pack(const Op& op, at::ArrayRef<c10::IValue> args, Packed& packed) {
   packed.clear();
   packed.kept.clear();
+  packed.reads_views = op.reads_views;
   packed.put(op.id | epoch << 20);
   packed.put(static_cast<int64_t>(c10::get_default_dtype_as_scalartype()));
   for (size_t i = 0; i < args.size(); ++i) packed.argument(op.args[i], args[i]);
@@ -298,6 +344,8 @@ py::list operand_values(const Entry& entry, const Packed& packed) {
     if (operand.slot) {
       value = operand.slot->value ? operand.slot->value : Py_None;
       Py_INCREF(value);
+    } else if (!operand.scalar) {
+      value = PyLong_FromLongLong(operand.offset);
     } else if (operand.scalar->isDouble()) {
       value = PyFloat_FromDouble(operand.scalar->toDouble());
     } else if (operand.scalar->isInt()) {
@@ -499,14 +547,15 @@ struct Kernel final : c10::OperatorKernel {
         codes.append(packed.codes[i][0]);
       }
     }
-    py::list avals, donated;
-    for (const auto& operand : packed.operands) avals.append(operand.slot && operand.slot->value ? operand.slot->aval : -1);
+    py::list arrays, donated;
+    for (const auto& operand : packed.operands)
+      arrays.append(operand.slot && operand.slot->value ? operand.slot->aval : -1);
     for (int64_t index : packed.written) {
       const Slot* slot = packed.operands[index].slot;
       if (slot->value && slot->bytes >= donation_threshold && Py_REFCNT(slot->value) == 1) donated.append(index);
     }
     py::object key = packed.cacheable ? py::object(py::bytes(packed.key)) : py::object(py::none());
-    return hook("miss")(op->overload, args, codes, avals, donated, key);
+    return hook("miss")(op->overload, args, codes, arrays, donated, key);
   }
 
   void prepare() {
@@ -522,6 +571,7 @@ struct Kernel final : c10::OperatorKernel {
       op->args[i].is_static_integral = integral.count(arguments[i].name());
       op->args[i].is_data = data.count(arguments[i].name());
     }
+    op->reads_views = plan["views"].cast<bool>();
     op->kind = kind == "program" ? Kind::kProgram : kind == "python" ? Kind::kPython : Kind::kComposite;
   }
 };
@@ -637,6 +687,13 @@ void bind_dispatch(py::module_& m) {
     Py_CLEAR(execute);
     Py_CLEAR(execute_callback);
   }, "Looks up the functions that run programs again at the next call.");
+  m.def("define_aval", [](size_t id, std::vector<int64_t> size, py::object dtype) {
+    if (avals.size() <= id) avals.resize(id + 1);
+    Aval aval{reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type, size, size};
+    int64_t step = 1;
+    for (size_t dim = size.size(); dim-- > 0;) aval.stride[dim] = step, step *= std::max<int64_t>(size[dim], 1);
+    avals[id] = std::move(aval);
+  }, "Tells the shape and dtype that an array id stands for.");
   m.def("clear_table", [] { table.clear(); }, "Forgets every entry.");
   m.def("table_size", [] { return table.size(); });
   m.def("set_epoch", [](int64_t number) { epoch = number; }, "Programs made under another epoch are not found.");

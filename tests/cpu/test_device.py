@@ -61,7 +61,7 @@ def test_factories_follow_the_default_device():
     assert all(tensor.is_tpu for tensor in made)
     torch.set_default_device("tpu")
     try:
-        assert torch.ones(1).is_tpu and torch.get_default_device() == torch.device("tpu")
+        assert torch.ones(1).is_tpu and torch.get_default_device().type == "tpu"
     finally:
         torch.set_default_device(None)
     assert not torch.ones(1).is_tpu
@@ -92,7 +92,7 @@ def test_modules_keep_their_parameters():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model.to("tpu")
     assert model.head.weight is model.embedding.weight is weight and weight.is_tpu and model.scale.is_tpu
-    model(torch.tensor([1], device="tpu")) if False else model.embedding(torch.tensor([1], device="tpu")).sum().backward()
+    model.embedding(torch.tensor([1], device="tpu")).sum().backward()
     before = weight.detach().cpu()
     optimizer.step()
     assert torch.allclose(before[1] - weight.detach().cpu()[1], torch.full((3,), 0.1))
@@ -145,7 +145,7 @@ def test_copies_between_host_and_device():
     torch.tpu.synchronize()
     assert target[9] == 9 and moved.to("cpu", non_blocking=True)[7] == 7
     x = torch.arange(6.0, device="tpu").view(2, 3)
-    assert x.t().cpu().stride() == (1, 2) and torch.equal(x.t().cpu(), torch.arange(6.0).view(2, 3).t())
+    assert x.t().cpu().stride() == (1, 3) and torch.equal(x.t().cpu(), torch.arange(6.0).view(2, 3).t())
     assert x.to(torch.int32).cpu().dtype is torch.int32 and x.to("cpu", torch.float64)[1, 2] == 5
     assert x.to("tpu") is x and x.to("tpu", copy=True) is not x
 

@@ -76,12 +76,12 @@ def _reference(make, dtype):
     """Parameters after STEPS steps of torch.optim, and the optimizer."""
     parameters = [torch.nn.Parameter(p) for p in _parameters(dtype)]
     how = {"fused": True} if dtype is torch.bfloat16 else {"foreach": False, "fused": False}
-    optimizer = make(parameters, **how)
+    reference = make(parameters, **how)
     for grads in _gradients(dtype):
         for parameter, grad in zip(parameters, grads, strict=True):
             parameter.grad = grad
-        optimizer.step()
-    return parameters, optimizer
+        reference.step()
+    return parameters, reference
 
 
 def _split(results, lengths):

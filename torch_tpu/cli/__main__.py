@@ -8,7 +8,11 @@ from typing import Annotated
 import typer
 
 app = typer.Typer(
-    name="torch-tpu", help="PyTorch on TPUs.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+    name="torch-tpu",
+    help="PyTorch on TPUs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
 )
 cache_app = typer.Typer(help="The compiled programs on disk.", no_args_is_help=True)
 app.add_typer(cache_app, name="cache")
@@ -34,7 +38,9 @@ def demo(
 
 @app.command()
 def ops(
-    pattern: Annotated[str, typer.Argument(help='A name such as "add.Tensor" or "softmax", or a pattern: "*pool*".')] = "",
+    pattern: Annotated[
+        str, typer.Argument(help='A name such as "add.Tensor" or "softmax", or a pattern: "*pool*".')
+    ] = "",
     dtype: Annotated[str, typer.Option(help="Also run PyTorch's samples for this dtype on the device.")] = "",
 ) -> None:
     """Is this operator supported, and by what? Without a name: how many are served in which way."""
@@ -53,15 +59,15 @@ def conformance(
     shard: Annotated[str, typer.Option(help="I/N: every N-th operator from the I-th, counted from 0.")] = "0/1",
     workers: Annotated[int, typer.Option(help="Processes.")] = 1,
     timeout: Annotated[float, typer.Option(help="Seconds a case may take before it counts as hanging.")] = 120.0,
-    output: Annotated[Path | None, typer.Option(help="A file for results, one JSON line a case; resumed if there.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="A file for results, one JSON line a case; resumed if there.")
+    ] = None,
     gaps: Annotated[Path | None, typer.Option(help="The declared gaps. Default: this package's gaps.toml.")] = None,
 ) -> None:
     """Runs PyTorch's operator tests on a device; fails unless exactly the declared gaps fail."""
     from torch_tpu.cli import conformance
 
-    raise typer.Exit(
-        conformance.run(ops, dtypes, phases, device, limit, shard, workers, timeout, output, gaps)
-    )
+    raise typer.Exit(conformance.run(ops, dtypes, phases, device, limit, shard, workers, timeout, output, gaps))
 
 
 @cache_app.command("info")

@@ -52,7 +52,9 @@ def check_packages() -> Iterator[Finding]:
     try:
         needed = [line for line in requires("torch_tpu") or [] if "extra ==" not in line]
     except PackageNotFoundError:
-        yield Finding("warning", "torch_tpu is used from its sources, not installed", "pip install --no-build-isolation .")
+        yield Finding(
+            "warning", "torch_tpu is used from its sources, not installed", "pip install --no-build-isolation ."
+        )
         needed = ["torch>=2.11,<2.16", "jaxlib>=0.10.2,<0.11", "ml_dtypes>=0.5", "numpy>=2.0"]
     for requirement in needed:
         name = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
@@ -63,7 +65,11 @@ def check_packages() -> Iterator[Finding]:
             yield Finding("problem", f"{name} is not installed", f"pip install '{requirement}'")
             continue
         state: State = "ok" if satisfies(found, limits) else "problem"
-        yield Finding(state, f"{name} {found} ({limits or 'any version'})", "" if state == "ok" else f"pip install '{requirement}'")
+        yield Finding(
+            state,
+            f"{name} {found} ({limits or 'any version'})",
+            "" if state == "ok" else f"pip install '{requirement}'",
+        )
 
 
 def satisfies(found: str, limits: str) -> bool:
@@ -152,7 +158,9 @@ def check_other_processes() -> Iterator[Finding]:
         process = int(maps.split("/")[2])
         if process != os.getpid() and "libtpu.so" in _read(maps):
             name = _read(f"/proc/{process}/comm").strip()
-            yield Finding("problem", f"process {process} ({name}) has loaded libtpu", f"end it, if it is yours: kill {process}")
+            yield Finding(
+                "problem", f"process {process} ({name}) has loaded libtpu", f"end it, if it is yours: kill {process}"
+            )
     if os.path.exists("/tmp/libtpu_lockfile") and not os.access("/tmp/libtpu_lockfile", os.W_OK):
         yield Finding("problem", "/tmp/libtpu_lockfile belongs to another user", "ask its owner, or delete it")
 
@@ -163,7 +171,9 @@ def check_cache() -> Iterator[Finding]:
 
     disk = cache.disk()
     if disk is None:
-        yield Finding("warning", "the disk cache is off (TORCH_TPU_CACHE=0)", "unset it: every process compiles everything")
+        yield Finding(
+            "warning", "the disk cache is off (TORCH_TPU_CACHE=0)", "unset it: every process compiles everything"
+        )
         return
     problem = disk.problem
     if not problem and not os.access(disk.directory, os.W_OK):

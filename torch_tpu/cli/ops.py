@@ -54,7 +54,8 @@ def matching(pattern: str, names: list[str]) -> list[str]:
         return [name for name in names if fnmatch.fnmatchcase(name, pattern)]
     if pattern in names and "." in pattern:
         return [pattern]
-    packets = {pattern, f"{pattern}_", f"_foreach_{pattern}", f"_foreach_{pattern}_", f"{pattern}_backward"}
+    forms = (pattern, f"_{pattern}", f"native_{pattern}", f"_foreach_{pattern}")
+    packets = {form + end for form in forms for end in ("", "_", "_backward", "_backward_data")}
     return [name for name in names if name.partition(".")[0] in packets]
 
 

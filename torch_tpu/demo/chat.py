@@ -13,6 +13,9 @@ QUESTIONS = ("What is the capital of France?", "Explain in one sentence what a c
 SYSTEM = "You are a helpful assistant. Answer briefly."
 NUM_TOKENS = 32
 """At most so many tokens an answer."""
+STATIC = {"cache_implementation": "static", "disable_compile": True}
+"""Options of `generate`: keys and values have their final size from the start, so that each token runs the same
+programs. Without them the answers are the same, and each length is compiled once. Eager, without torch.compile."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ def answer(tokenizer: Any, model: Any, question: str, *, silent: bool = False) -
     times: list[float] = []
     streamer = make_streamer(tokenizer, times, silent=silent)
     start = time.perf_counter()
-    output = model.generate(**inputs, max_new_tokens=NUM_TOKENS, do_sample=False, streamer=streamer)
+    output = model.generate(**inputs, **STATIC, max_new_tokens=NUM_TOKENS, do_sample=False, streamer=streamer)
     tokens = output[0, inputs["input_ids"].shape[1] :].tolist()
     seconds = time.perf_counter() - start
     gaps = [later - earlier for earlier, later in zip(times[1:], times[2:], strict=False)]

@@ -33,6 +33,7 @@ def weights() -> Path:
 def quiet() -> None:
     """Nothing is looked up on the network, and no library draws a progress bar over ours."""
     os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ["TQDM_DISABLE"] = "1"
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         from transformers.utils import logging

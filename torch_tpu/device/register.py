@@ -60,7 +60,7 @@ def register() -> None:
     from torch_tpu.device import backend, module, patches
 
     torch._register_device_module("tpu", module.make())
-    torch.utils.generate_methods_for_privateuse1_backend()
+    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     patches.apply()
     backend.register()
     settings.watch("eager_mode", _set_debug)

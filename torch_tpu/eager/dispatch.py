@@ -43,13 +43,13 @@ def prepare(op: OpOverload) -> dict[str, Any]:
     ops.load()
     configure.configure()
     name = registry.overload_name(op)
-    plan: dict[str, Any] = {"kind": "program", "static": set(), "static_integral": set(), "data": set()}
+    plan: dict[str, Any] = {"kind": "program", "static": set(), "static_integral": set(), "data": set(), "views": False}
     if name in host.OPERATORS:
         plan["kind"] = "python"
         return plan
     rule = schema.lowering_of(op)
     if rule is not None and platform.client().platform in rule.platforms:
-        plan |= {"static": set(rule.static), "static_integral": set(rule.static_integral), "data": set(rule.data)}
+        plan |= {"views": True, "static": set(rule.static), "static_integral": set(rule.static_integral), "data": set(rule.data)}
         return plan
     plan["static"] = {"*"}
     if decomp.composite_only(op):
@@ -77,7 +77,8 @@ def miss(
 
     Args:
         args: all arguments in schema order.
-        codes: for each argument (list item) the operand it is, -1 for a default, -2 for a constant.
+        codes: for each argument (list item) the operand it is, -1 for a default, -2 for a constant; for a tensor whose
+            storage offset is an operand as well, that operand plus one in the upper 32 bits.
         avals: for each operand that is a storage the id of its array's shape and dtype, else -1.
         donated: operands whose memory the result may reuse.
         key: the signature, or None if the call cannot be cached.
@@ -180,7 +181,7 @@ class _Call:
 
     def _operand(self, place: int, item: int, given: Any, code: int) -> Any:
         if isinstance(given, torch.Tensor) and given.device.type != "cpu":
-            return self._tensor(given, code)
+            return self._tensor(given, code & 0xFFFFFFFF, (code >> 32) - 1)
         if code < 0:
             return given
         if isinstance(given, torch.Tensor):
@@ -193,7 +194,8 @@ class _Call:
         self.data[place, item] = self._argument(code, (), dtype, weak=True)
         return given
 
-    def _tensor(self, given: torch.Tensor, operand: int) -> torch.Tensor:
+    def _tensor(self, given: torch.Tensor, operand: int, offset: int) -> torch.Tensor:
+        """A meta tensor like a device tensor; offset is the operand that holds its storage offset, or -1."""
         if operand not in self.bases:
             base = torch.empty(given.untyped_storage().nbytes(), dtype=torch.uint8, device="meta")
             self.bases[operand] = base
@@ -208,6 +210,10 @@ class _Call:
             torch._C._set_conj(meta, True)
         if given.is_neg():
             torch._C._set_neg(meta, True)
+        if offset >= 0:
+            dtype = torch.int32 if given.untyped_storage().nbytes() < 2**31 else torch.int64
+            self.scalars[offset] = dtype
+            self.trace.offsets[id(meta)] = self._argument(offset, (), dtype)
         return meta
 
     def _random(self) -> Value:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from torch_tpu import hlo
+from torch_tpu import _plug, hlo
 from torch_tpu.eager.observe import observers
 from torch_tpu.hlo import Value
 from torch_tpu.ops.registry import Spec
@@ -25,6 +25,7 @@ def aval_id(shape: tuple[int, ...], dtype: torch.dtype) -> int:
     if found is None:
         found = _ids[spec] = len(_specs)
         _specs.append(spec)
+        _plug.define_aval(found, list(spec.shape), dtype)
     return found
 
 
@@ -81,6 +82,8 @@ def random_operand(generator: torch.Generator | None, increment: int) -> Any:
     """ui64[2]: the generator's seed and offset; the offset then advances."""
     if generator is None:
         generator = torch.tpu.default_generators[0]
+    elif generator.device.type != "tpu":
+        raise RuntimeError(f"Expected a 'tpu' device type for generator but found '{generator.device.type}'")
     state = generator.get_state()
     seed, offset = state.view(torch.int64).tolist()
     generator.set_offset(offset + increment)

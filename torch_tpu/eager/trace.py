@@ -46,6 +46,8 @@ class Trace:
         self.platform = platform
         self.cells: dict[int, Cell] = {}
         self._rng = rng
+        self.offsets: dict[int, Value] = {}
+        """Offsets that are operands, by the id of the argument they belong to: see `views.read`."""
         self.random_taken = 0
         """Random numbers that the function takes: what the generator's offset advances by."""
         self._mode = _Mode(self)
@@ -77,7 +79,7 @@ class Trace:
         cell = self.cell(tensor)
         if cell.value is None:
             return hlo.full(tuple(tensor.shape), 0, tensor.dtype)
-        return views.read(cell.value, View.of(tensor))
+        return views.read(cell.value, View.of(tensor), self.offsets.get(id(tensor)))
 
     def write(self, tensor: torch.Tensor, value: Value, *, uniform: bool = False) -> None:
         """Assigns a tensor, through its view, with its dtype; the value must broadcast to its shape.
@@ -85,15 +87,17 @@ class Trace:
         Args:
             uniform: all elements get the same number, so that elements that share memory do not matter.
         """
-        cell = self.cell(tensor)
+        cell, offset = self.cell(tensor), self.offsets.get(id(tensor))
         value = hlo.broadcast_to(hlo.convert(value, tensor.dtype), tuple(tensor.shape))
+        if cell.value is not None and value.name == cell.value.name and value.shape == cell.value.shape:
+            return  # what is there already
         if uniform:
             for dim, stride in enumerate(tensor.stride()):
                 if stride == 0 and tensor.shape[dim] > 1:
                     tensor = tensor.narrow(dim, 0, 1)
                     value = hlo.slice_in_dim(value, dim, 0, 1)
         numel = tensor.untyped_storage().nbytes() // tensor.dtype.itemsize
-        cell.value = views.write(cell.value, numel, View.of(tensor), value)
+        cell.value = views.write(cell.value, numel, View.of(tensor), value, offset)
 
     # --------------------------------------------------------------------------------------------------- calls
 
@@ -153,7 +157,7 @@ class Trace:
         form = schema.form(op)
         functional = form.functional
         assert functional is not None
-        outs, meta = self._metadata(op, form, functional, bound)
+        outs, meta = ((), None) if rule.inferred else self._metadata(op, form, functional, bound)
         first = next((t for t in _tensors_of(bound.values()) if t is not None), None)
         ctx = Context(rule.op, outs, self.platform, self._next_random if rule.random else None)
         ctx.contiguous = first is None or first.is_contiguous()

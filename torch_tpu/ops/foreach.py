@@ -51,9 +51,38 @@ def _pick(column: Any, index: int) -> Any:
 
 
 UNARY = (
-    "abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 neg reciprocal round "
-    "rsqrt sigmoid sign sin sinh sqrt tan tanh trunc max"
-).split()
+    "abs",
+    "acos",
+    "asin",
+    "atan",
+    "ceil",
+    "cos",
+    "cosh",
+    "erf",
+    "erfc",
+    "exp",
+    "expm1",
+    "floor",
+    "frac",
+    "lgamma",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "neg",
+    "reciprocal",
+    "round",
+    "rsqrt",
+    "sigmoid",
+    "sign",
+    "sin",
+    "sinh",
+    "sqrt",
+    "tan",
+    "tanh",
+    "trunc",
+    "max",
+)
 
 BINARY: dict[str, tuple[str, str]] = {
     "add": ("add.Tensor", "add.Scalar"),
@@ -92,9 +121,7 @@ def foreach_norm(ctx: Context, xs: Sequence[Value], ord: float = 2, dtype: torch
 
 
 @lowering("_foreach_powsum.Scalar", static=("ord",))
-def foreach_powsum(
-    ctx: Context, xs: Sequence[Value], ord: float = 2, dtype: torch.dtype | None = None
-) -> list[Value]:
+def foreach_powsum(ctx: Context, xs: Sequence[Value], ord: float = 2, dtype: torch.dtype | None = None) -> list[Value]:
     """sum(|x| ** ord): what a norm is before its root, so that parts of a tensor can be added up."""
     rule = registry.LOWERINGS["aten::pow.Tensor_Scalar"]
     results = []
@@ -120,6 +147,4 @@ def foreach_clone(ctx: Context, xs: Sequence[Value]) -> list[Value]:
 
 @lowering("_foreach_copy")
 def foreach_copy(ctx: Context, xs: Sequence[Value], sources: Sequence[Value]) -> list[Value]:
-    return [
-        hlo.broadcast_to(hlo.convert(source, x.dtype), x.shape) for x, source in zip(xs, sources, strict=True)
-    ]
+    return [hlo.broadcast_to(hlo.convert(source, x.dtype), x.shape) for x, source in zip(xs, sources, strict=True)]

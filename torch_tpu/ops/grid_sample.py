@@ -117,7 +117,7 @@ def _taps(coordinate: Value, size: int, mode: int, padding_mode: int, align_corn
 class Corner(NamedTuple):
     """One combination of the axes' taps: a flat position (0 where outside), whether inside, and the taps."""
 
-    index: Value
+    element: Value
     inside: Value
     taps: tuple[Tap, ...]
 
@@ -135,9 +135,7 @@ def _corners(
 ) -> list[Corner]:
     rank = len(sizes)
     axes = [
-        _taps(
-            hlo.index_in_dim(grid, -1, rank - 1 - axis), sizes[axis], interpolation_mode, padding_mode, align_corners
-        )
+        _taps(hlo.index_in_dim(grid, -1, rank - 1 - axis), sizes[axis], interpolation_mode, padding_mode, align_corners)
         for axis in range(rank)
     ]
     corners = []
@@ -160,7 +158,7 @@ def _elements(planes: Value, corner: Corner) -> Value:
     """planes [N, C, elements] at a corner [N, ...]: [N, C, ...], zero where that is outside."""
     found = hlo.gather(
         planes,
-        hlo.expand_dims(corner.index, [-1]),
+        hlo.expand_dims(corner.element, [-1]),
         offset_dims=[1],
         collapsed_slice_dims=[2],
         start_index_map=[2],
@@ -224,7 +222,7 @@ def _input_grad(grad: Value, shape: Sequence[int], corners: Sequence[Corner]) ->
         assert weight is not None
         share = grad * _over_channels(weight, grad.shape)
         updates.append(hlo.reshape(share, (batch, channels, share.numel // (batch * channels))))
-        index = hlo.select(corner.inside, corner.index, elements)  # out of range: dropped
+        index = hlo.select(corner.inside, corner.element, elements)  # out of range: dropped
         places.append(hlo.reshape(index, (batch, index.numel // batch, 1)))
     total = hlo.scatter(
         hlo.full((batch, elements, channels), 0, grad.dtype),

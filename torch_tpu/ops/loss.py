@@ -260,14 +260,15 @@ def _listed(target: Value) -> Value:
     return hlo.equal(seen, 0)
 
 
-@lowering("multilabel_margin_loss_forward")
+@lowering("multilabel_margin_loss_forward", inferred=True)  # meta keeps a dimension of a vector's loss
 def multilabel_margin_loss(ctx: Context, x: Value, target: Value, reduction: int) -> list[Value]:
     """The mean over classes of max(0, 1 - x[t] + x[i]), summed over targets t and classes i that are none."""
     scores = _as_batch(_computed(x), 2)
     target = hlo.reshape(hlo.convert(target, torch.int64), scores.shape)
+    shape = (x.shape[0],) if reduction == 0 and x.ndim == 2 else ()
     if 0 in scores.shape:
-        loss = hlo.full((scores.shape[0],), 0, scores.dtype)
-        return [hlo.reshape(reduced(loss, reduction), ctx.out.shape), hlo.full(x.shape, 0, scores.dtype)]
+        loss = hlo.full((scores.shape[0],), 0, x.dtype)
+        return [hlo.reshape(reduced(loss, reduction), shape), hlo.full(x.shape, 0, x.dtype)]
     used = _listed(target)
     hit = _is_class(target, scores.shape[1]) & hlo.expand_dims(used, [2])  # rows, targets, classes
     is_target = hlo.reduce_or(hit, [1])
@@ -275,8 +276,8 @@ def multilabel_margin_loss(ctx: Context, x: Value, target: Value, reduction: int
     counted = hlo.expand_dims(used, [2]) & ~hlo.expand_dims(is_target, [1])
     loss = hlo.reduce_sum(hlo.select(counted, hlo.maximum(gap, 0), 0), [1, 2]) / scores.shape[1]
     return [
-        hlo.reshape(reduced(loss, reduction), ctx.out.shape),
-        hlo.reshape(hlo.convert(is_target, scores.dtype), x.shape),
+        hlo.convert(hlo.reshape(reduced(loss, reduction), shape), x.dtype),
+        hlo.reshape(hlo.convert(is_target, x.dtype), x.shape),
     ]
 
 

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
 from torch_tpu.ops.registry import Context, lowering

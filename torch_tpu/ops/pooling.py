@@ -140,9 +140,7 @@ def _avg_pool(rank: int) -> Callable[..., Value | list[Value]]:
         sizes, outs = x.shape[-rank:], ctx.out.shape[-rank:]
         total = _slide(_compute(x), 0, hlo.add, windows, outs)
         assert isinstance(total, Value)
-        counts = [
-            _counts(windows, sizes[axis], outs[axis], axis, count_include_pad) for axis in range(rank)
-        ]
+        counts = [_counts(windows, sizes[axis], outs[axis], axis, count_include_pad) for axis in range(rank)]
         return _divide(total, counts, divisor_override)
 
     return avg_pool
@@ -166,9 +164,7 @@ def _avg_pool_backward(rank: int) -> Callable[..., Value | list[Value]]:
             return _zeros(ctx)
         windows = _windows(rank, kernel_size, stride, padding)
         sizes, outs = x.shape[-rank:], grad.shape[-rank:]
-        counts = [
-            _counts(windows, sizes[axis], outs[axis], axis, count_include_pad) for axis in range(rank)
-        ]
+        counts = [_counts(windows, sizes[axis], outs[axis], axis, count_include_pad) for axis in range(rank)]
         share = _divide(_compute(grad), counts, divisor_override)
         ones = (1,) * (x.ndim - rank)
         pads = [(0, 0)] * len(ones)
@@ -264,9 +260,7 @@ def _repeat(x: Value, counts: Sequence[int]) -> Value:
     )
 
 
-def _collect(
-    grad: Value, positions: Value, shape: Sequence[int], windows: Windows, candidates: Sequence[int]
-) -> Value:
+def _collect(grad: Value, positions: Value, shape: Sequence[int], windows: Windows, candidates: Sequence[int]) -> Value:
     """Adds up, for each element of a shape, the gradients of the windows whose maximum stands there.
 
     The windows that can hold element p of an axis are floor((p + padding) / stride) - j for j = 0, 1, ... candidates
@@ -304,9 +298,7 @@ def _spans(size: int, outs: int) -> list[tuple[int, int]]:
 
 
 def _span_counts(sizes: Sequence[int], outs: Sequence[int]) -> list[list[int]]:
-    return [
-        [end - start for start, end in _spans(size, out)] for size, out in zip(sizes, outs, strict=True)
-    ]
+    return [[end - start for start, end in _spans(size, out)] for size, out in zip(sizes, outs, strict=True)]
 
 
 def _split(x: Value, dim: int, outs: int, filling: hlo.Number) -> Value:
@@ -367,9 +359,7 @@ def _adaptive_max_pool(ctx: Context, x: Value, output_size: Sequence[int]) -> li
 
 
 def _adaptive_max_pool_backward(rank: int) -> Callable[..., Value | list[Value]]:
-    def adaptive_max_pool_backward(
-        ctx: Context, grad: Value, x: Value, indices: Value
-    ) -> Value | list[Value]:
+    def adaptive_max_pool_backward(ctx: Context, grad: Value, x: Value, indices: Value) -> Value | list[Value]:
         if _empty(ctx) or grad.numel == 0:
             return _zeros(ctx)
         lead = x.ndim - rank

@@ -103,6 +103,9 @@ class Lowering:
     padded_along: str | None = None
     """For `dynamic`: the int argument that names the dimension along which a result of several dimensions is padded,
     if that is given and not None; otherwise it is dimension 0."""
+    inferred: bool = False
+    """PyTorch's meta kernel is wrong for it: shapes and dtypes are those the lowering returns, and `ctx.outs` is
+    empty."""
     writes: tuple[str, ...] = ()
     """Arguments that the operator updates although its schema does not say so (running statistics, say): their new
     values follow the declared results, in this order, for those that are given."""
@@ -122,6 +125,7 @@ def lowering(
     dynamic: bool = False,
     padded: Sequence[int] | None = None,
     padded_along: str | None = None,
+    inferred: bool = False,
     writes: Sequence[str] = (),
     platforms: Sequence[str] = ("cpu", "tpu", "cuda"),
 ) -> Callable[[Function], Function]:
@@ -148,6 +152,7 @@ def lowering(
                 dynamic,
                 None if padded is None else tuple(padded),
                 padded_along,
+                inferred,
                 tuple(writes),
                 frozenset(platforms),
             )

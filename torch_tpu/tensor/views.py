@@ -154,11 +154,16 @@ def _refine(base: Value, levels: Sequence[Level]) -> Value:
     return hlo.reshape(base, shape)
 
 
-def read(base: Value, view: View) -> Value:
-    """The values that a tensor sees, in its logical shape."""
+def read(base: Value, view: View, offset: Value | None = None) -> Value:
+    """The values that a tensor sees, in its logical shape.
+
+    Args:
+        offset: the view's offset as an operand, for a view that `selects`; its own offset then only says where the
+            dimensions that are not selected start.
+    """
     if 0 in view.size:
         return hlo.full(view.size, 0, view.dtype)
-    value = _read(retype(base, view.dtype), view)
+    value = _read(retype(base, view.dtype), view) if offset is None else _read_selected(base, view, offset)
     if view.conj:
         value = hlo.conj(value)
     return hlo.negate(value) if view.neg else value
@@ -173,14 +178,47 @@ def _read(base: Value, view: View) -> Value:
     levels, kept = nested
     fine = _refine(base, levels)
     part = hlo.slice(fine, [level.start for level in levels], [level.start + level.length for level in levels])
+    return _arrange(part, view, kept)
+
+
+def _arrange(part: Value, view: View, kept: Sequence[int]) -> Value:
+    """From the window of a nested form (its dimensions by falling stride) to the view's dimensions."""
     part = hlo.reshape(part, [view.size[dim] for dim in kept])
     ascending = sorted(kept)
     part = hlo.transpose(part, [kept.index(dim) for dim in ascending])
-    if len(ascending) < len(view.size):
-        if any(size > 1 for dim, size in enumerate(view.size) if dim not in kept):
-            return hlo.broadcast_in_dim(part, view.size, ascending)
-        return hlo.reshape(part, view.size)
-    return part
+    if any(size > 1 for dim, size in enumerate(view.size) if dim not in kept):
+        return hlo.broadcast_in_dim(part, view.size, ascending)
+    return hlo.reshape(part, view.size)
+
+
+def _selection(
+    shape: Sequence[int], view: View, offset: Value
+) -> tuple[list[Value], list[int], tuple[int, ...]]:
+    """Starts and lengths of the window that a selecting view takes of an array, and the view's dimensions in it.
+
+    The view's dimensions are whole or cut dimensions of the array, and it takes one index of each other one; only
+    those indices depend on the offset operand. csrc/dispatch.cpp decides which views are of this kind.
+    """
+    dims = {view.stride[dim]: dim for dim, size in enumerate(view.size) if size > 1}
+    dtype = torch.int32 if offset.dtype is torch.int32 else torch.int64
+    starts, lengths, kept = [], [], []
+    for stride, size in zip(contiguous_strides(shape), shape, strict=True):
+        if size == 1:
+            starts.append(hlo.scalar(0, dtype))
+            lengths.append(1)
+        elif stride in dims:
+            starts.append(hlo.scalar(view.offset // stride % size, dtype))
+            lengths.append(view.size[dims[stride]])
+            kept.append(dims[stride])
+        else:
+            starts.append(hlo.remainder(hlo.divide(offset, stride), size))
+            lengths.append(1)
+    return starts, lengths, tuple(kept)
+
+
+def _read_selected(base: Value, view: View, offset: Value) -> Value:
+    starts, lengths, kept = _selection(base.shape, view, offset)
+    return _arrange(hlo.dynamic_slice(base, starts, lengths), view, kept)
 
 
 def _flat_indices(view: View) -> Value:
@@ -203,12 +241,13 @@ class OverlapError(RuntimeError):
         )
 
 
-def write(base: Value | None, numel: int, view: View, value: Value) -> Value:
+def write(base: Value | None, numel: int, view: View, value: Value, offset: Value | None = None) -> Value:
     """The storage's array after a tensor on it was assigned a value of the tensor's shape and dtype.
 
     Args:
         base: the array before, or None where there was nothing yet.
         numel: elements of the view's dtype in the storage.
+        offset: as in `read`.
 
     Raises:
         OverlapError: the tensor's elements overlap.
@@ -219,6 +258,10 @@ def write(base: Value | None, numel: int, view: View, value: Value) -> Value:
         value = hlo.negate(value)
     if view.conj:
         value = hlo.conj(value)
+    if offset is not None:
+        assert base is not None, "a view selects from an array"
+        starts, lengths, kept = _selection(base.shape, view, offset)
+        return hlo.dynamic_update_slice(base, _unarrange(value, view, kept, lengths), starts)
     order = physical_order(view.size, view.stride)
     if order is not None and view.offset == 0 and view.numel == numel:
         dense = hlo.transpose(value, order)
@@ -232,25 +275,33 @@ def write(base: Value | None, numel: int, view: View, value: Value) -> Value:
         return base
     nested = nest(base.shape, view)
     if nested is None:
-        flat = hlo.flatten(base)
-        flat = hlo.pad(flat, [0], [max(0, numel - flat.numel)])
-        indices = hlo.expand_dims(hlo.flatten(_flat_indices(view)), [-1])
-        return hlo.scatter(
-            flat,
-            indices,
-            hlo.flatten(value),
-            lambda old, new: new,
-            update_window_dims=[],
-            inserted_window_dims=[0],
-            scatter_dims_to_operand_dims=[0],
-        )
+        return _scatter(base, numel, view, value)
     levels, kept = nested
-    squeezed = hlo.reshape(value, [view.size[dim] for dim in sorted(kept)])
-    ascending = sorted(kept)
-    part = hlo.transpose(squeezed, [ascending.index(dim) for dim in kept])
-    part = hlo.reshape(part, [level.length for level in levels])
+    part = _unarrange(value, view, kept, [level.length for level in levels])
     fine = hlo.dynamic_update_slice(_refine(base, levels), part, [level.start for level in levels])
     if fine.numel == base.numel:
         return hlo.reshape(fine, base.shape)
     flat = hlo.slice_in_dim(hlo.flatten(fine), 0, 0, min(fine.numel, max(numel, base.numel)))
     return hlo.reshape(flat, base.shape) if flat.numel == base.numel else flat
+
+
+def _unarrange(value: Value, view: View, kept: Sequence[int], lengths: Sequence[int]) -> Value:
+    """The inverse of `_arrange`: a value of the view's shape as the window of the nested form."""
+    ascending = sorted(kept)
+    part = hlo.reshape(value, [view.size[dim] for dim in ascending])
+    part = hlo.transpose(part, [ascending.index(dim) for dim in kept])
+    return hlo.reshape(part, lengths)
+
+
+def _scatter(base: Value, numel: int, view: View, value: Value) -> Value:
+    flat = hlo.flatten(base)
+    flat = hlo.pad(flat, [0], [max(0, numel - flat.numel)])
+    return hlo.scatter(
+        flat,
+        hlo.expand_dims(hlo.flatten(_flat_indices(view)), [-1]),
+        hlo.flatten(value),
+        lambda old, new: new,
+        update_window_dims=[],
+        inserted_window_dims=[0],
+        scatter_dims_to_operand_dims=[0],
+    )

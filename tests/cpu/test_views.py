@@ -1,0 +1,124 @@
+"""Views share memory: every view, written through and read back, against the CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+VIEWS = {
+    "view": lambda x: x.view(-1),
+    "reshape": lambda x: x.reshape(4, 6),
+    "transpose": lambda x: x.t(),
+    "permute": lambda x: x.permute(1, 0),
+    "narrow": lambda x: x.narrow(0, 1, 2),
+    "select": lambda x: x.select(1, 2),
+    "stepped slice": lambda x: x[1:5:2],
+    "columns": lambda x: x[:, 1:3],
+    "corner": lambda x: x[2:, 2:],
+    "diagonal": lambda x: x.diagonal(),
+    "diagonal below": lambda x: x.diagonal(-1),
+    "unfold": lambda x: x.unfold(0, 2, 2),
+    "unsqueeze": lambda x: x.unsqueeze(0),
+    "squeeze": lambda x: x[None].squeeze(0),
+    "unbind": lambda x: x.unbind(1)[1],
+    "split": lambda x: x.split(2)[1],
+    "chunk": lambda x: x.chunk(3)[2],
+    "detach": lambda x: x.detach(),
+    "movedim": lambda x: x.movedim(0, 1),
+    "unflatten": lambda x: x.unflatten(1, (2, 2)),
+    "flatten": lambda x: x.flatten(),
+    "as_strided": lambda x: x.as_strided((3, 2), (5, 2), 1),
+    "slice of a transpose": lambda x: x.t()[1:3, ::2],
+    "transpose of a slice": lambda x: x[::2, 1:].t(),
+    "expand of one": lambda x: x[:1].expand(1, 4),
+    "data": lambda x: x.data,
+    "real": lambda x: x.real,
+    "int32": lambda x: x.view(torch.int32),
+    "bytes": lambda x: x.view(torch.uint8)[:, 1::4],
+}
+
+
+def pair(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
+    host = torch.arange(24, dtype=dtype).view(6, 4)
+    return host, host.to("tpu")
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_alias(name):
+    host, device = pair()
+    seen, expected = VIEWS[name](device), VIEWS[name](host)
+    assert seen.shape == expected.shape and seen.stride() == expected.stride()
+    assert seen.storage_offset() == expected.storage_offset()
+    assert torch.equal(seen.cpu(), expected)
+    for write in (lambda v: v.fill_(3), lambda v: v.add_(2), lambda v: v.copy_(torch.ones(v.shape, device=v.device))):
+        write(seen)
+        write(expected)
+        assert torch.equal(device.cpu(), host)
+    host.add_(1)
+    device.add_(1)
+    assert torch.equal(seen.cpu(), expected)
+
+
+def test_complex_views():
+    host = torch.randn(3, 2, dtype=torch.complex64)
+    device = host.to("tpu")
+    for view in (torch.view_as_real, lambda x: x.real, lambda x: x.imag, lambda x: x.conj().imag, lambda x: x.t().real):
+        assert torch.equal(view(device).cpu(), view(host))
+        view(device).mul_(2)
+        view(host).mul_(2)
+        assert torch.equal(device.cpu(), host)
+    assert device.conj().is_conj() and torch.equal(device.conj().resolve_conj().cpu(), host.conj())
+    assert torch.equal(torch.view_as_complex(torch.view_as_real(device)).cpu(), host)
+
+
+def test_overlap():
+    x = torch.arange(3, device="tpu").expand(2, 3)
+    with pytest.raises(RuntimeError, match="more than one element of the written-to tensor refers to a single memory"):
+        x.add_(1)
+    y = torch.arange(6.0, device="tpu")
+    y[1:].copy_(y[:-1].clone())
+    assert y.tolist() == [0, 0, 1, 2, 3, 4]
+
+
+def test_in_place_view_operators():
+    x = torch.zeros(2, 3, device="tpu")
+    same = x.view(2, 3)
+    assert x.t_().shape == (3, 2) and x.transpose_(0, 1).shape == (2, 3)
+    assert x.unsqueeze_(0).shape == (1, 2, 3) and x.squeeze_(0).shape == (2, 3)
+    assert x.as_strided_((2,), (1,)).shape == (2,) and x.data_ptr() == same.data_ptr()
+    x.fill_(5)
+    assert same.tolist() == [[5, 5, 0], [0, 0, 0]]
+    with pytest.raises(RuntimeError, match="is invalid for input of size 6"):
+        same.view(4)
+
+
+def test_memory_formats():
+    host = torch.arange(2 * 3 * 4 * 5.0).view(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    device = host.to("tpu")
+    assert device.is_contiguous(memory_format=torch.channels_last) and torch.equal(device.cpu(), host)
+    for made in (device + 1, device.clone(), torch.empty_like(device), device.relu()):
+        assert made.stride() == host.stride()
+    assert device.contiguous().stride() == (60, 20, 5, 1) and torch.equal(device.contiguous().cpu(), host)
+    device[:, 1].mul_(2)
+    host[:, 1].mul_(2)
+    assert torch.equal(device.cpu(), host)
+
+
+def test_aliases_hold_their_memory():
+    x = torch.arange(10, device="tpu")
+    tail = x[7:]
+    del x
+    assert tail.tolist() == [7, 8, 9] and tail._base is not None
+    y = torch.zeros(3, device="tpu")
+    z = y.detach()
+    y += 1
+    assert z.tolist() == [1, 1, 1]
+    y = y + 1
+    assert z.tolist() == [1, 1, 1]
+
+
+def test_empty_views():
+    x = torch.ones(2, 3, device="tpu")
+    assert x[:, 1:1].shape == (2, 0) and x[:, 1:1].sum().item() == 0
+    x[:, 1:1] = 5
+    assert x.sum().item() == 6 and x.narrow(0, 2, 0).tolist() == []

@@ -1,0 +1,92 @@
+"""Declared gaps: what is known not to work, with the reason. Anything else that fails is an error, and so is a
+declared gap that works: its entry is to be deleted."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch_tpu.conformance.catalog import Case
+from torch_tpu.conformance.runner import Result
+
+DEFAULT = Path(__file__).with_name("gaps.toml")
+_KEYS = ("op", "dtype", "phase", "reason")
+
+
+@dataclass(frozen=True)
+class Gap:
+    """One entry. "*" as dtype or phase stands for all of them."""
+
+    op: str
+    dtype: str
+    phase: str
+    reason: str
+
+    def covers(self, case: Case) -> bool:
+        return self.op == case.op and self.dtype in ("*", case.dtype) and self.phase in ("*", case.phase)
+
+    def __str__(self) -> str:
+        return f'op = "{self.op}", dtype = "{self.dtype}", phase = "{self.phase}"'
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the results mean."""
+
+    failed: tuple[Result, ...]
+    """They fail and are not declared."""
+    declared: tuple[Result, ...]
+    """They fail and are declared."""
+    closed: tuple[Gap, ...]
+    """Declared, and all their cases pass: the entries to delete."""
+
+    @property
+    def holds(self) -> bool:
+        return not self.failed and not self.closed
+
+
+class Gaps:
+    """The entries of a file."""
+
+    def __init__(self, gaps: Iterable[Gap] = ()):
+        self.gaps = tuple(gaps)
+
+    @staticmethod
+    def load(path: Path | None = None) -> Gaps:
+        """Reads a file, the package's own if none is named.
+
+        Raises:
+            ValueError: an entry is incomplete, has unknown keys, or is there twice.
+        """
+        path = path or DEFAULT
+        rows = tomllib.loads(path.read_text(encoding="utf-8")).get("gap", [])
+        found: dict[tuple[str, str, str], Gap] = {}
+        for row in rows:
+            if sorted(row) != sorted(_KEYS) or not all(isinstance(value, str) and value for value in row.values()):
+                raise ValueError(f"{path}: an entry needs {', '.join(_KEYS)} and nothing else: {row}")
+            key = (row["op"], row["dtype"], row["phase"])
+            if key in found:
+                raise ValueError(f"{path}: declared twice: {found[key]}")
+            found[key] = Gap(**row)
+        return Gaps(found.values())
+
+    def judge(self, results: Iterable[Result], *, complete: bool = True) -> Judgement:
+        """Compares results with the entries.
+
+        Args:
+            complete: all samples were run. Otherwise a gap that passes may fail on another sample, and is no error.
+        """
+        results = list(results)
+        failed, declared = [], []
+        for result in results:
+            if result.fails:
+                known = any(gap.covers(result.case) for gap in self.gaps)
+                (declared if known else failed).append(result)
+        closed = []
+        for gap in self.gaps if complete else ():
+            covered = [result for result in results if gap.covers(result.case) and result.status != "skipped"]
+            if covered and not any(result.fails for result in covered):
+                closed.append(gap)
+        return Judgement(tuple(failed), tuple(declared), tuple(closed))

@@ -1,0 +1,248 @@
+"""One case: PyTorch's samples on the CPU and on the device, compared with PyTorch's tolerances.
+
+Samples are made on the CPU and copied, so both sides get the same numbers. Of operators that draw random numbers on the
+CPU or return uninitialized memory, shapes and dtypes are compared only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_map
+
+from torch_tpu.conformance.catalog import Case, dtype_of
+from torch_tpu.stats import counters
+
+SEED = 1234
+UNINITIALIZED = frozenset(
+    {
+        "empty",
+        "empty_like",
+        "empty_permuted",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+        "resize_",
+        "resize_as_",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of a case."""
+
+    case: Case
+    status: str
+    """passed, failed, fallback (the values are right, but the CPU made them), crashed, timeout, or skipped (the CPU
+    has no such sample)."""
+    samples: int = 0
+    reason: str = ""
+    """The first thing that went wrong."""
+
+    @property
+    def fails(self) -> bool:
+        return self.status not in ("passed", "skipped")
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self.case) | {"status": self.status, "samples": self.samples, "reason": self.reason}
+
+    @staticmethod
+    def from_json(row: dict[str, Any]) -> Result:
+        return Result(Case(row["op"], row["dtype"], row["phase"]), row["status"], row["samples"], row["reason"])
+
+
+class _Skip(Exception):
+    """The CPU does not take this sample."""
+
+
+def run_case(info: Any, case: Case, device: str, limit: int = 0) -> Result:
+    """Runs a case in this process.
+
+    Args:
+        limit: at most so many samples; 0: all.
+    """
+    check = _CHECKS[case.phase]
+    before = dict(counters.fallbacks)
+    count = 0
+    try:
+        for sample in itertools.islice(_samples(info, case, device), limit or None):
+            torch.manual_seed(SEED)
+            try:
+                check(info, sample, device, tolerances(info, dtype_of(case.dtype)))
+                count += 1
+            except _Skip:
+                continue
+    except Exception as error:  # noqa: BLE001 - whatever goes wrong is the result
+        return Result(case, "failed", count, f"sample {count}: {type(error).__name__}: {_short(error)}")
+    fallen = [op for op, number in counters.fallbacks.items() if number != before.get(op, 0)]
+    if fallen and case.phase != "errors":
+        return Result(case, "fallback", count, ", ".join(fallen))
+    return Result(case, "passed" if count else "skipped", count)
+
+
+def _samples(info: Any, case: Case, device: str) -> Iterator[Any]:
+    torch.manual_seed(SEED)
+    if case.phase == "errors":
+        return iter(info.error_inputs(device))
+    return iter(info.sample_inputs("cpu", dtype_of(case.dtype), requires_grad=case.phase == "backward"))
+
+
+def tolerances(info: Any, dtype: torch.dtype) -> dict[str, float]:
+    """PyTorch's default tolerances for the dtype, widened where the operator's entry in the database says so."""
+    found = []
+    for decorator in info.decorators:
+        for inner in getattr(decorator, "decorators", ()):
+            overrides = getattr(inner, "overrides", None)
+            if isinstance(overrides, dict) and dtype in overrides and hasattr(overrides[dtype], "atol"):
+                found.append((overrides[dtype].rtol, overrides[dtype].atol))
+    rtol, atol = torch.testing._comparison.default_tolerances(dtype)
+    return {"rtol": max([rtol, *(r for r, _ in found)]), "atol": max([atol, *(a for _, a in found)])}
+
+
+# ------------------------------------------------------------------------------------------------------- phases
+
+
+def _forward(info: Any, sample: Any, device: str, limits: dict[str, float]) -> None:
+    def call(place: str) -> Any:
+        args, kwargs = _arguments(sample, place)
+        return info(*args, **kwargs)
+
+    expected, fixed = _reference(info, lambda: call("cpu"))
+    _compare(call(device), expected, device, limits, fixed)
+
+
+def _backward(info: Any, sample: Any, device: str, limits: dict[str, float]) -> None:
+    process = sample.output_process_fn_grad
+
+    def gradients(place: str) -> Any:
+        args, kwargs = _arguments(sample, place)
+        inputs = [leaf for leaf in tree_flatten((args, kwargs))[0] if _is_tensor(leaf) and leaf.requires_grad]
+        outputs = tree_flatten(process(info(*args, **kwargs)))[0]
+        outputs = [leaf for leaf in outputs if _is_tensor(leaf) and leaf.requires_grad]
+        if not inputs or not outputs:
+            raise _Skip
+        generator = torch.Generator().manual_seed(SEED)
+        weights = [torch.randn(leaf.shape, dtype=torch.float32, generator=generator) for leaf in outputs]
+        cotangents = [weight.to(leaf.dtype).to(place) for weight, leaf in zip(weights, outputs, strict=True)]
+        return torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True)
+
+    expected, fixed = _reference(info, lambda: gradients("cpu"))
+    _compare(gradients(device), expected, device, limits, fixed)
+
+
+def _inplace(info: Any, sample: Any, device: str, limits: dict[str, float]) -> None:
+    if sample.broadcasts_input or not _is_tensor(sample.input):
+        raise _Skip
+
+    def call(place: str) -> Any:
+        (target, *args), kwargs = _arguments(sample, place)
+        returned = info.get_inplace()(target, *args, **kwargs)
+        if place != "cpu" and returned is not target:
+            raise AssertionError("the in-place form returned another tensor")
+        return target
+
+    expected, fixed = _reference(info, lambda: call("cpu"))
+    _compare(call(device), expected, device, limits, fixed)
+
+
+def _out(info: Any, sample: Any, device: str, limits: dict[str, float]) -> None:
+    args, kwargs = _arguments(sample, "cpu")
+    like, _ = _reference(info, lambda: info(*args, **kwargs))
+
+    def call(place: str) -> Any:
+        args, kwargs = _arguments(sample, place)
+        out = tree_map(lambda leaf: torch.zeros_like(leaf, device=place) if _is_tensor(leaf) else leaf, like)
+        out = tuple(out) if isinstance(out, (list, tuple)) else out
+        where = [leaf.data_ptr() for leaf in tree_flatten(out)[0]]
+        info(*args, **kwargs, out=out)
+        if place != "cpu" and where != [leaf.data_ptr() for leaf in tree_flatten(out)[0]]:
+            raise AssertionError("out= tensors of the right size were given other memory")
+        return out
+
+    expected, fixed = _reference(info, lambda: call("cpu"))
+    _compare(call(device), expected, device, limits, fixed)
+
+
+def _errors(info: Any, sample: Any, device: str, limits: dict[str, float]) -> None:
+    wrong = sample.sample_input
+    try:
+        info(wrong.input, *wrong.args, **wrong.kwargs)
+    except sample.error_type:
+        return
+    raise AssertionError(f"no {sample.error_type.__name__} was raised; expected: {sample.error_regex}")
+
+
+_CHECKS: dict[str, Callable[[Any, Any, str, dict[str, float]], None]] = {
+    "forward": _forward,
+    "backward": _backward,
+    "inplace": _inplace,
+    "out": _out,
+    "errors": _errors,
+}
+
+
+# --------------------------------------------------------------------------------------------------- comparison
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _arguments(sample: Any, place: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Fresh arguments of a sample on a device: what a call writes must not be seen by the next."""
+
+    def move(leaf: Any) -> Any:
+        if isinstance(leaf, torch.device):
+            return torch.device(place)
+        if not _is_tensor(leaf):
+            return leaf
+        if leaf.layout != torch.strided:
+            raise _Skip
+        return leaf.detach().clone().to(place).requires_grad_(leaf.requires_grad)
+
+    kwargs = {name: tree_map(move, value) for name, value in sample.kwargs.items()}
+    if kwargs.get("device") == "cpu":
+        kwargs["device"] = place
+    return tuple(tree_map(move, item) for item in (sample.input, *sample.args)), kwargs
+
+
+def _reference(info: Any, call: Callable[[], Any]) -> tuple[Any, bool]:
+    """What the CPU gives, and whether its values are determined; where it raises there is nothing to compare."""
+    state = torch.get_rng_state()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            answer = call()
+    except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError):
+        raise _Skip from None
+    return answer, torch.equal(state, torch.get_rng_state()) and info.name.rpartition(".")[2] not in UNINITIALIZED
+
+
+def _compare(actual: Any, expected: Any, device: str, limits: dict[str, float], fixed: bool) -> None:
+    got, wanted = tree_flatten(actual)[0], tree_flatten(expected)[0]
+    if len(got) != len(wanted):
+        raise AssertionError(f"{len(got)} results instead of {len(wanted)}")
+    for one, other in zip(got, wanted, strict=True):
+        if not _is_tensor(other):
+            if fixed and one != other and not isinstance(other, torch.device):
+                raise AssertionError(f"{one!r} instead of {other!r}")
+            continue
+        if one.device.type != torch.device(device).type:
+            raise AssertionError(f"a result is on {one.device}")
+        if one.shape != other.shape or one.dtype != other.dtype:
+            raise AssertionError(f"{list(one.shape)} {one.dtype} instead of {list(other.shape)} {other.dtype}")
+        if fixed:
+            exact = not (other.is_floating_point() or other.is_complex())
+            torch.testing.assert_close(
+                one.detach().cpu(), other.detach(), equal_nan=True, **({"rtol": 0, "atol": 0} if exact else limits)
+            )
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
