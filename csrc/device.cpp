@@ -28,8 +28,10 @@
 #include <torch/library.h>
 
 #include <atomic>
+#include <chrono>
 #include <mutex>
 #include <random>
+#include <thread>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -76,6 +78,33 @@ void check_fork() {
   if (!in_bad_fork) return;
   py::gil_scoped_acquire gil;
   call_hook("refuse_fork");
+}
+
+namespace {
+std::atomic<int> active{0};
+std::atomic<bool> closing{false};
+std::thread::id closer;
+thread_local int depth = 0;
+}  // namespace
+
+Activity::Activity() {
+  if (depth++) return;
+  ++active;
+  if (!closing || std::this_thread::get_id() == closer) return;
+  --active;
+  if (PyGILState_Check()) PyEval_SaveThread();
+  for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+}
+
+Activity::~Activity() {
+  if (--depth == 0) --active;
+}
+
+void close() {
+  closer = std::this_thread::get_id();
+  closing = true;
+  py::gil_scoped_release no_gil;
+  for (int tries = 0; active && tries < 5000; ++tries) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 // ---------------------------------------------------------------------------------------------------- memory
@@ -494,6 +523,7 @@ void bind_device(py::module_& m) {
     hooks_dict = hooks.inc_ref().ptr();
   }, "Sets the Python functions that the plug calls, by name.");
   m.def("register_device", [] { at::RegisterPrivateUse1HooksInterface(new Hooks()); });
+  m.def("close", &close, "Waits for the calls of other threads; their next ones never return.");
   m.def("marker_of", [](uintptr_t event_id) -> py::object {
     if (!event_id) return py::none();
     return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(event_id));

@@ -65,7 +65,7 @@ struct Write {
 };
 
 struct Entry {
-  py::object program;
+  py::object program;  // called with the operands' values and the generator
   bool callback = false;  // the program returns the call's result itself
   std::vector<int64_t> inputs;
   std::vector<Return> returns;
@@ -78,7 +78,6 @@ auto& table = *new std::unordered_map<std::string, std::shared_ptr<Entry>>;  // 
 int64_t epoch = 0;                 // part of every key: settings that change programs
 size_t donation_threshold = 65536;  // bytes
 bool debug = false;                // each call is checked before and waited for after, in torch_tpu/eager/debug.py
-PyObject *execute = nullptr, *execute_callback = nullptr;  // the hooks of that name
 
 // ------------------------------------------------------------------------------------------- packing a call
 
@@ -129,14 +128,14 @@ bool selects(const Slot* slot, const at::Tensor& t, int64_t& fixed) {
 struct Packed {
   std::string key;
   std::vector<Operand> operands;
-  std::vector<std::vector<int64_t>> codes;  // per argument: operand index, -1 default, -2 static; one a list item
-  std::vector<bool> code_is_list;
+  std::vector<int64_t> codes;    // per argument or list item: operand index, -1 default, -2 static
+  std::vector<int64_t> lengths;  // per argument: number of list items, or -1
   std::vector<int64_t> written;
   c10::IValue generator;
   bool cacheable = true, reads_views = false;
 
   void clear() {
-    key.clear(), operands.clear(), codes.clear(), code_is_list.clear(), written.clear();
+    key.clear(), operands.clear(), codes.clear(), lengths.clear(), written.clear();
     generator = c10::IValue();
     cacheable = true;
   }
@@ -246,69 +245,44 @@ struct Packed {
   }
 
   void argument(const Arg& arg, const c10::IValue& value) {
-    std::vector<int64_t> code;
     bool is_list = false;
-    if (arg.fallback && (value.isInt() || value.isDouble() || value.isBool()) && value.tagKind() == arg.fallback->tagKind() &&
-        value == *arg.fallback) {
+    const auto before = codes.size();
+    auto absent = [&] { put(int64_t('N')), codes.push_back(-2); };
+    if (arg.fallback && (value.isInt() || value.isDouble() || value.isBool()) &&
+        value.tagKind() == arg.fallback->tagKind() && value == *arg.fallback) {
       put(int64_t('='));
-      codes.push_back({-1});
-      code_is_list.push_back(false);
-      return;
+      codes.push_back(-1);
+    } else if (arg.kind == ArgKind::kTensor) {
+      codes.push_back(tensor(value, arg.written, arg.is_static));
+    } else if (arg.kind == ArgKind::kScalar || (arg.kind == ArgKind::kFloat && arg.is_data && value.isDouble())) {
+      codes.push_back(scalar(arg, value));
+    } else if (arg.kind == ArgKind::kTensorList || arg.kind == ArgKind::kScalarList) {
+      if (value.isNone()) {
+        absent();
+      } else {
+        is_list = true;
+        const auto list = value.toListRef();
+        put(int64_t('L') | static_cast<int64_t>(list.size()) << 8);
+        for (const auto& item : list) {
+          if (arg.kind == ArgKind::kTensorList) {
+            codes.push_back(tensor(item, arg.written, arg.is_static));
+          } else {
+            kept.push_back(item);
+            codes.push_back(scalar(arg, kept.back()));
+          }
+        }
+      }
+    } else if (arg.kind == ArgKind::kGenerator) {
+      put(int64_t('G'));
+      generator = value;
+      codes.push_back(-2);
+    } else {
+      other(value), codes.push_back(-2);
     }
-    switch (arg.kind) {
-      case ArgKind::kTensor:
-        code.push_back(tensor(value, arg.written, arg.is_static));
-        break;
-      case ArgKind::kTensorList:
-        if (value.isNone()) {
-          put(int64_t('N')), code.push_back(-2);
-        } else {
-          is_list = true;
-          const auto list = value.toListRef();
-          put(int64_t('L') | static_cast<int64_t>(list.size()) << 8);
-          for (const auto& item : list) code.push_back(tensor(item, arg.written, arg.is_static));
-        }
-        break;
-      case ArgKind::kScalar:
-        code.push_back(scalar(arg, value));
-        break;
-      case ArgKind::kScalarList:
-        if (value.isNone()) {
-          put(int64_t('N')), code.push_back(-2);
-        } else {
-          is_list = true;
-          scalar_list(arg, value, code);
-        }
-        break;
-      case ArgKind::kFloat:
-        if (arg.is_data && value.isDouble()) {
-          code.push_back(scalar(arg, value));
-        } else {
-          other(value), code.push_back(-2);
-        }
-        break;
-      case ArgKind::kGenerator:
-        put(int64_t('G'));
-        generator = value;
-        code.push_back(-2);
-        break;
-      default:
-        other(value), code.push_back(-2);
-    }
-    codes.push_back(std::move(code));
-    code_is_list.push_back(is_list);
+    lengths.push_back(is_list ? static_cast<int64_t>(codes.size() - before) : -1);
   }
 
   std::deque<c10::IValue> kept;  // list items that have no IValue of their own
-
-  void scalar_list(const Arg& arg, const c10::IValue& value, std::vector<int64_t>& code) {
-    const auto list = value.toListRef();
-    put(int64_t('L') | static_cast<int64_t>(list.size()) << 8);
-    for (const auto& item : list) {
-      kept.push_back(item);
-      code.push_back(scalar(arg, kept.back()));
-    }
-  }
 };
 
 void pack(const Op& op, at::ArrayRef<c10::IValue> args, Packed& packed) {
@@ -378,15 +352,10 @@ void push_result(const Op& op, const py::object& result, Stack* stack) {
 
 void run_entry(const Op& op, const Entry& entry, const Packed& packed, Stack* stack) {
   const auto count = op.args.size();
-  if (!execute) {
-    execute = hook("execute").release().ptr();
-    execute_callback = hook("execute_callback").release().ptr();
-  }
   py::object generator = packed.generator.isNone() ? py::object(py::none()) : torch::jit::toPyObject(packed.generator);
   py::list values = operand_values(entry, packed);
-  PyObject* arguments[] = {entry.program.ptr(), values.ptr(), generator.ptr()};
-  auto answer = py::reinterpret_steal<py::object>(
-      PyObject_Vectorcall(entry.callback ? execute_callback : execute, arguments, 3, nullptr));
+  PyObject* arguments[] = {values.ptr(), generator.ptr()};
+  auto answer = py::reinterpret_steal<py::object>(PyObject_Vectorcall(entry.program.ptr(), arguments, 2, nullptr));
   if (!answer) throw py::error_already_set();
   values = py::list();
   if (entry.callback) {
@@ -451,6 +420,7 @@ struct Kernel final : c10::OperatorKernel {
 
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, Stack* stack) {
     check_fork();
+    Activity activity;
     if (op->kind == Kind::kComposite) return composite(stack);
     bool is_composite = false;
     {
@@ -540,11 +510,13 @@ struct Kernel final : c10::OperatorKernel {
     auto args = python_arguments(*op, *stack);
     if (op->kind == Kind::kPython) return hook("call_python")(op->overload, args);
     py::list codes;
-    for (size_t i = 0; packed.cacheable && i < packed.codes.size(); ++i) {
-      if (packed.code_is_list[i]) {
-        codes.append(py::cast(packed.codes[i]));
+    size_t next = 0;
+    for (int64_t length : packed.lengths) {
+      if (length < 0) {
+        codes.append(packed.codes[next++]);
       } else {
-        codes.append(packed.codes[i][0]);
+        codes.append(std::vector<int64_t>(packed.codes.begin() + next, packed.codes.begin() + next + length));
+        next += length;
       }
     }
     py::list arrays, donated;
@@ -683,10 +655,6 @@ void bind_dispatch(py::module_& m) {
     table.emplace(std::string(key), std::move(entry));  // two threads may make the same entry: the first one stays
   }, "Adds an entry to the call cache; returns and writes are described in torch_tpu/eager/dispatch.py.");
   m.def("set_debug", [](bool on) { debug = on; }, "Whether calls go through check_call and finish_call.");
-  m.def("refresh_hooks", [] {
-    Py_CLEAR(execute);
-    Py_CLEAR(execute_callback);
-  }, "Looks up the functions that run programs again at the next call.");
   m.def("define_aval", [](size_t id, std::vector<int64_t> size, py::object dtype) {
     if (avals.size() <= id) avals.resize(id + 1);
     Aval aval{reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type, size, size};

@@ -35,6 +35,14 @@ c10::Allocator* allocator();
 at::Tensor new_tensor(at::IntArrayRef size, at::IntArrayRef stride, at::ScalarType dtype);
 void check_fork();
 
+// Around every call of a kernel. At exit `close` waits for calls of other threads; later ones never return, so that no
+// thread needs the interpreter while it is taken down (it would be killed there, through C++ frames).
+struct Activity {
+  Activity();
+  ~Activity();
+};
+void close();
+
 // Python functions that the plug calls, by name; set once by torch_tpu/device/register.py.
 pybind11::object hook(const char* name);
 

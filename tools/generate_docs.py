@@ -1,4 +1,4 @@
-"""Writes the pages of docs/ that come from declarations in the code: settings.md and errors.md.
+"""Writes the pages of docs/ that come from declarations in the code: settings.md, errors.md and ops.md.
 
 Without arguments it writes them; with --check it fails if one is not up to date.
 """
@@ -48,7 +48,44 @@ def errors_page() -> str:
     return "\n".join(parts)
 
 
-PAGES: dict[str, Callable[[], str]] = {"settings.md": settings_page, "errors.md": errors_page}
+def ops_page() -> str:
+    """One section a family of lowerings, and PyTorch's decompositions that are refused."""
+    from torch_tpu import ops
+    from torch_tpu.ops import decomp, registry
+
+    ops.load()
+    families: dict[str, dict[str, list[str]]] = {}
+    for name in registry.LOWERINGS:
+        packet, _, overload = name.removeprefix("aten::").partition(".")
+        families.setdefault(_family(name), {}).setdefault(packet, []).append(overload)
+    parts = [
+        "# Operators\n",
+        _NOTE,
+        f"The {len(registry.LOWERINGS)} operators that have a lowering, by the file of `torch_tpu/ops/` that has it.",
+        "In-place, `out=`, foreach and fused forms follow from these by the schema; views run nothing. Operators that",
+        "are not here are traced through PyTorch's decomposition of them, or run on the CPU, counted: `torch-tpu ops NAME`",
+        "says which. Overloads are in parentheses.\n",
+    ]
+    for family in sorted(families):
+        rows = [
+            f"`{packet}`" + (f" ({', '.join(overload or 'default' for overload in sorted(overloads))})" if any(overloads) else "")
+            for packet, overloads in sorted(families[family].items())
+        ]
+        parts.append(f"## {family}\n\n{', '.join(rows)}.\n")
+    parts.append("## Decompositions of PyTorch that are not used\n")
+    parts += [f"- `{name.removeprefix('aten::')}`: {reason}" for name, reason in sorted(decomp.REFUSED.items())]
+    return "\n".join(parts) + "\n"
+
+
+def _family(name: str) -> str:
+    """The file that has the lowering of an overload."""
+    from torch_tpu.eager.served import served
+    from torch_tpu.ops import registry
+
+    return Path(served(registry.resolve(name)).where.partition(":")[0]).stem
+
+
+PAGES: dict[str, Callable[[], str]] = {"settings.md": settings_page, "errors.md": errors_page, "ops.md": ops_page}
 
 
 def outdated() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from dataclasses import dataclass
@@ -10,7 +11,6 @@ from typing import Any
 import torch
 
 QUESTIONS = ("What is the capital of France?", "Explain in one sentence what a compiler does.")
-SYSTEM = "You are a helpful assistant. Answer briefly."
 NUM_TOKENS = 32
 """At most so many tokens an answer."""
 STATIC = {"cache_implementation": "static", "disable_compile": True}
@@ -49,7 +49,7 @@ def make_streamer(tokenizer: Any, times: list[float], *, silent: bool) -> Any:
 
 def answer(tokenizer: Any, model: Any, question: str, *, silent: bool = False) -> Answer:
     """One answer; printed word by word unless `silent`."""
-    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]
+    messages = [{"role": "user", "content": question}]
     inputs = tokenizer.apply_chat_template(
         messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
     ).to(model.device)
@@ -59,7 +59,7 @@ def answer(tokenizer: Any, model: Any, question: str, *, silent: bool = False) -
     output = model.generate(**inputs, **STATIC, max_new_tokens=NUM_TOKENS, do_sample=False, streamer=streamer)
     tokens = output[0, inputs["input_ids"].shape[1] :].tolist()
     seconds = time.perf_counter() - start
-    gaps = [later - earlier for earlier, later in zip(times[1:], times[2:], strict=False)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times[1:])]
     return Answer(
         question,
         tokens,

@@ -99,7 +99,7 @@ def _where(counts: Mapping[str, Any]) -> list[Row]:
         ("programs run", str(counts["executions"])),
         ("of these from the cache in memory", str(counts["executions"] - made)),
         ("copies to the device", _copies(counts, "host_to_device")),
-        ("copies to the host", _copies(counts, "device_to_host")),
+        ("copies to the host, weights for the comparison too", _copies(counts, "device_to_host")),
         ("CPU fallbacks", fallbacks or "none"),
         ("peak memory of tensors", f"{torch.tpu.max_memory_allocated() / 2**20:.0f} MiB"),
     ]

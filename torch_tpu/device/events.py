@@ -36,7 +36,7 @@ class Marker:
         self.done.set()
 
 
-_queue: queue.SimpleQueue[Marker] = queue.SimpleQueue()
+_queue: queue.SimpleQueue[Marker | None] = queue.SimpleQueue()
 _thread: threading.Thread | None = None
 _lock = threading.Lock()
 
@@ -47,12 +47,19 @@ def _watch(marker: Marker) -> None:
         if _thread is None or not _thread.is_alive():
             _thread = threading.Thread(target=_run, name="torch_tpu-events", daemon=True)
             _thread.start()
+            platform.before_stop.append(_stop)
     _queue.put(marker)
 
 
+def _stop() -> None:
+    """Ends the thread while the interpreter is whole."""
+    if _thread is not None and _thread.is_alive():
+        _queue.put(None)
+        _thread.join(timeout=10)
+
+
 def _run() -> None:
-    while True:
-        marker = _queue.get()
+    while (marker := _queue.get()) is not None:
         try:
             platform.client().wait(marker.arrays or [])
         except errors.TpuError:

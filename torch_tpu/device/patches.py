@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import inspect
+import sys
 from typing import Any
 
 import torch
@@ -60,6 +62,34 @@ def autocast_starts_with_bfloat16() -> None:
 
     get_autocast_dtype.__doc__ = original.__doc__
     torch.get_autocast_dtype = get_autocast_dtype
+
+
+def meta_kernels_do_not_import_dynamo() -> None:
+    """PyTorch's meta kernels in Python are marked not to be traced by Dynamo, and import it to say so.
+
+    Without it the first operator takes 1.5 s longer. While Dynamo is not imported nothing traces, so the functions can
+    be called as they are; once it is, they are marked as before. To be removed when `torch._compile` does the same.
+    Called at the first operator instead of at import: it walks PyTorch's table of decompositions.
+    """
+    from torch._decomp import decomposition_table, meta_table
+
+    def unmarked(function: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if "torch._dynamo" not in sys.modules:
+                return function(*args, **kwargs)
+            function.__dynamo_disable = torch._dynamo.disable(function, True, wrapping=False)
+            return function.__dynamo_disable(*args, **kwargs)
+
+        return call
+
+    marker = torch._compile._disable_dynamo(lambda: None).__code__
+    for function in {*decomposition_table.values(), *meta_table.values()}:
+        while function is not None:
+            if getattr(function, "__code__", None) is marker:
+                inner = inspect.getclosurevars(function).nonlocals["fn"]
+                if getattr(inner, "__dynamo_disable", None) is None:
+                    inner.__dynamo_disable = unmarked(inner)
+            function = getattr(function, "__wrapped__", None)
 
 
 PATCHES: tuple[Any, ...] = (

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torch_tpu import _plug, settings
+from torch_tpu.runtime import platform
 
 SKIPPED = frozenset({
     "aten::_to_copy", "aten::clone", "aten::_pin_memory", "aten::is_pinned",
@@ -22,7 +23,7 @@ _registered = False
 
 
 HOOKS: dict[str, tuple[str, ...]] = {
-    "eager.dispatch": ("resolve", "prepare", "miss", "call_python", "execute", "execute_callback"),
+    "eager.dispatch": ("resolve", "prepare", "miss", "call_python"),
     "eager.debug": ("check_call", "finish_call", "explain_error"),
     "device.events": ("record_event", "query_event", "synchronize_event", "elapsed_time", "query_stream",
                       "synchronize"),
@@ -66,6 +67,7 @@ def register() -> None:
     settings.watch("eager_mode", _set_debug)
     _set_debug(settings.eager_mode)
     os.register_at_fork(after_in_child=_after_fork)
+    platform.before_stop.append(_plug.close)
 
 
 def _set_debug(mode: str) -> None:
@@ -73,7 +75,5 @@ def _set_debug(mode: str) -> None:
 
 
 def _after_fork() -> None:
-    from torch_tpu.runtime import platform
-
     if platform.in_bad_fork():
         _plug.set_bad_fork()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch_tpu import _plug, errors, hlo, settings
+from torch_tpu.device import patches
 from torch_tpu.runtime import platform
 
 _XLA_PRECISION = {"medium": "DEFAULT", "high": "HIGH", "highest": "HIGHEST"}
@@ -19,6 +20,7 @@ def configure() -> None:
     if _configured:
         return
     _configured = True
+    patches.meta_kernels_do_not_import_dynamo()
     for name in ("matmul_precision", "emulate_matmul_rounding", "allow_excess_precision", "xla_effort", "xla_options"):
         settings.watch(name, lambda _: programs_change())
     settings.watch("donation_threshold", _plug.set_donation_threshold)

@@ -137,7 +137,7 @@ def _build(
                 call.function.alias(place, outputs.index(value))
                 keep[place] = True
         program, inputs = call.finish(outputs, keep)
-    _plug.install(key, program, False, inputs, returns, writes)
+    _plug.install(key, program.entry(), False, inputs, returns, writes)
 
 
 def _build_dynamic(call: _Call, rule: registry.Lowering, key: bytes) -> None:
@@ -145,8 +145,11 @@ def _build_dynamic(call: _Call, rule: registry.Lowering, key: bytes) -> None:
     results = call.trace.lower_dynamic(call.op, rule, *call.split_arguments(), data=call.data)
     program, inputs = call.finish(results, [False] * len(call.function.arguments))
     specs = [(value.shape, value.dtype) for value in results]
-    program.finish = lambda arrays: host.cut_rows(call.op, rule, call.static_args, specs, arrays)
-    _plug.install(key, program, True, inputs, [], [])
+
+    def run(values: list[Any], generator: torch.Generator | None) -> Any:
+        return host.cut_rows(call.op, rule, call.static_args, specs, program.run(values, generator))
+
+    _plug.install(key, run, True, inputs, [], [])
 
 
 class _Call:
@@ -319,13 +322,4 @@ def _is_wide(args: Sequence[Any]) -> bool:
     return False
 
 
-def execute(program: Program, values: list[Any], generator: torch.Generator | None) -> list[Any]:
-    """Runs a hit of the call cache."""
-    return program.run(values, generator)
-
-
-def execute_callback(program: Program, values: list[Any], generator: torch.Generator | None) -> Any:
-    return program.finish(program.run(values, generator))
-
-
-__all__ = ["call_python", "execute", "execute_callback", "is_static_integral", "miss", "prepare", "resolve"]
+__all__ = ["call_python", "is_static_integral", "miss", "prepare", "resolve"]

@@ -139,7 +139,7 @@ def _base_overload(op: OpOverload) -> OpOverload | None:
     if not any(argument.is_out for argument in arguments):
         return None
     rule = schema.lowering_of(op)
-    if rule is not None and not rule.dynamic:
+    if rule is not None and not rule.dynamic and not rule.inferred:
         return None
     wanted = [(a.name, str(a.type)) for a in arguments if not a.is_out]
     packet = op.overloadpacket
@@ -151,8 +151,8 @@ def _base_overload(op: OpOverload) -> OpOverload | None:
 
 
 def write_out(op: OpOverload, args: Sequence[Any]) -> Any:
-    """Serves an `out=` overload by the one without it and a copy, where the results' sizes depend on data or other
-    arguments are written as well; NotImplemented for any other."""
+    """Serves an `out=` overload by the one without it and a copy, where the results' sizes depend on data or are
+    not what PyTorch's meta kernel says, or other arguments are written as well; NotImplemented for any other."""
     base = _base_overload(op)
     if base is None:
         return NotImplemented

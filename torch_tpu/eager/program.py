@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -43,7 +43,7 @@ def num_bytes(shape: Sequence[int], dtype: torch.dtype) -> int:
 class Program:
     """A compiled function of arrays, with what its operands need before it runs."""
 
-    __slots__ = ("name", "text", "executable", "scalars", "increment", "finish")
+    __slots__ = ("executable", "increment", "name", "scalars", "text")
 
     def __init__(
         self,
@@ -59,8 +59,6 @@ class Program:
         """(operand, dtype) of numbers, and (operand, None) of CPU tensors, that become arrays first."""
         self.increment = increment
         """Random numbers taken: the last operand is the generator's (seed, offset), which advances by this."""
-        self.finish: Any = None
-        """For callbacks: makes the call's result from the arrays."""
         self.executable = platform.client().compile(
             self.text, [(value.shape, value.dtype) for value in results], donated=function.donated()
         )
@@ -78,16 +76,23 @@ class Program:
         return self.executable.run(values)
 
 
+    def entry(self) -> Callable[[list[Any], torch.Generator | None], list[Any]]:
+        """What the call cache calls: `run`, or the executable at once where no operand needs anything."""
+        if self.scalars or self.increment:
+            return self.run
+        run = self.executable.run
+        return lambda values, generator: run(values)
+
+
 def random_operand(generator: torch.Generator | None, increment: int) -> Any:
     """ui64[2]: the generator's seed and offset; the offset then advances."""
     if generator is None:
         generator = torch.tpu.default_generators[0]
     elif generator.device.type != "tpu":
         raise RuntimeError(f"Expected a 'tpu' device type for generator but found '{generator.device.type}'")
-    state = generator.get_state()
-    seed, offset = state.view(torch.int64).tolist()
+    offset = generator.get_offset()
     generator.set_offset(offset + increment)
-    return platform.client().put(torch.tensor([seed, offset], dtype=torch.int64).view(torch.uint64), owned=True)
+    return platform.client().put_words([generator.initial_seed(), offset])
 
 
 def drop_unused(function: hlo.Function, keep: Sequence[bool]) -> list[int]:

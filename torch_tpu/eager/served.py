@@ -136,7 +136,7 @@ def _place(function: Callable[..., Any]) -> tuple[str, str]:
         return name, ""
     path = code.co_filename
     for package in ("torch_tpu", "torch"):
-        head, found, rest = path.rpartition(f"{os.sep}{package}{os.sep}")
+        _, found, rest = path.rpartition(f"{os.sep}{package}{os.sep}")
         if found:
             path = f"{package}{os.sep}{rest}"
             break

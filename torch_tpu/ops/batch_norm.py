@@ -1,7 +1,8 @@
 """Batch norm: the native family, its functional forms, and the pieces that SyncBatchNorm is made of.
 
 The running statistics' new values follow the declared results: PyTorch's `native_batch_norm`
-updates them without saying so in its schema.
+updates them without saying so in its schema. In evaluation nothing is saved: two empty results, as on the
+CPU; PyTorch's meta kernels say otherwise, hence `inferred`.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class Normalized:
         self.written = [value for value in self.running if value is not None] if training else []
 
 
-@lowering("native_batch_norm", data=("momentum",), writes=("running_mean", "running_var"))
+@lowering("native_batch_norm", data=("momentum",), writes=("running_mean", "running_var"), inferred=True)
 def native_batch_norm(
     ctx: Context,
     x: Value,
@@ -104,7 +105,7 @@ def native_batch_norm(
     return [made.out, *made.saved, *(made.written if training else [None] * len(given))]
 
 
-@lowering("_native_batch_norm_legit_functional", data=("momentum",))
+@lowering("_native_batch_norm_legit_functional", data=("momentum",), inferred=True)
 def legit_functional(
     ctx: Context,
     x: Value,
@@ -134,7 +135,7 @@ def legit_no_stats(
     return [made.out, *made.saved]
 
 
-@lowering("_native_batch_norm_legit_no_training", data=("momentum",))
+@lowering("_native_batch_norm_legit_no_training", data=("momentum",), inferred=True)
 def legit_no_training(
     ctx: Context,
     x: Value,
@@ -165,7 +166,7 @@ def with_update_functional(
     return [made.out, *made.saved, hlo.full((0,), 0, torch.uint8), *made.running]
 
 
-@lowering("_batch_norm_no_update", data=("momentum",))
+@lowering("_batch_norm_no_update", data=("momentum",), inferred=True)
 def no_update(
     ctx: Context,
     x: Value,

@@ -82,7 +82,7 @@ def linalg_qr(ctx: Context, a: Value, mode: str = "reduced") -> Sequence[Value]:
     return matrix.qr(ctx.platform, a, complete=mode == "complete")
 
 
-@lowering("geqrf")
+@lowering("geqrf", inferred=True)
 def geqrf(ctx: Context, a: Value) -> Sequence[Value]:
     return matrix.householder_qr(ctx.platform, a)
 

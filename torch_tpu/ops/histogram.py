@@ -97,14 +97,14 @@ def _points(x: Value, dims: int) -> Value:
     return hlo.reshape(x, (x.numel // dims, dims))
 
 
-@lowering("histogram.bins_tensor")
+@lowering("histogram.bins_tensor", inferred=True)
 def histogram_of_edges(
     ctx: Context, x: Value, bins: Value, *, weight: Value | None = None, density: bool = False
 ) -> tuple[Value, Value]:
     return _histogram(_points(x, 1), [bins], weight, density), bins
 
 
-@lowering("histogram.bin_ct")
+@lowering("histogram.bin_ct", inferred=True)
 def histogram_of_count(
     ctx: Context,
     x: Value,

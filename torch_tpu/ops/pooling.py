@@ -446,7 +446,7 @@ def _fractional_max_pool(rank: int) -> Callable[..., list[Value]]:
             return _zeros(ctx)
         kernel, outs = _windows(rank, kernel_size, output_size, 0)[:2]
         sizes, planes = x.shape[-rank:], math.prod(x.shape[:-rank])
-        samples = hlo.reshape(random_samples, (planes, rank))
+        samples = hlo.slice_in_dim(hlo.reshape(random_samples, (random_samples.numel // rank, rank)), 0, 0, planes)
         shape = (planes, *outs, *kernel)
         position = hlo.full(shape, 0, torch.int32)
         for axis in range(rank):
@@ -475,12 +475,12 @@ def _fractional_max_pool(rank: int) -> Callable[..., list[Value]]:
     return fractional_max_pool
 
 
-def _fractional_max_pool_backward(rank: int) -> Callable[..., Value | list[Value]]:
+def _fractional_max_pool_backward(rank: int) -> Callable[..., Value]:
     def fractional_max_pool_backward(
         ctx: Context, grad: Value, x: Value, kernel_size: Numbers, output_size: Numbers, indices: Value
-    ) -> Value | list[Value]:
-        if _empty(ctx):
-            return _zeros(ctx)
+    ) -> Value:
+        if grad.numel == 0:
+            return hlo.zeros_like(x)
         return scatter_planes(_compute(grad), indices, x.shape, rank, hlo.add)
 
     return fractional_max_pool_backward

@@ -37,7 +37,7 @@ def _narrowed(values: Sequence[Value | None], like: Value) -> list[Value | None]
     return [None if value is None else hlo.convert(value, like.dtype) for value in values]
 
 
-@lowering("_thnn_fused_lstm_cell")
+@lowering("_thnn_fused_lstm_cell", inferred=True)  # meta does not take cells without bias
 def lstm_cell(
     ctx: Context,
     input_gates: Value,

@@ -228,7 +228,7 @@ def linalg_pinv(
     return matmul(scaled, uh)
 
 
-@lowering("linalg_lstsq", static=("rcond",))
+@lowering("linalg_lstsq", static=("rcond",), inferred=True)
 def linalg_lstsq(
     ctx: Context, a: Value, b: Value, rcond: float | None = None, *, driver: str | None = None
 ) -> Sequence[Value]:

@@ -231,6 +231,10 @@ class Client:
             enable_x64=True,
         )
 
+    def put_words(self, words: Sequence[int]) -> Array:
+        """A ui64 array of a few numbers. Not counted as a transfer."""
+        return self._put(np.array(words, dtype=np.uint64), _ZERO_COPY)
+
     def scalar(self, number: complex, dtype: torch.dtype) -> Array:
         """A 0-d array with a Python number, made once and shared: never donate it. Not counted as a transfer."""
         found = self._scalars.young.get((number, dtype))

@@ -13,6 +13,7 @@ import importlib.util
 import logging
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,9 @@ _GOOGLE = "0x1ae0"
 _NO_TPU_CLASSES = ("0x01", "0x02")
 """PCI classes of Google's virtual disks and network cards, which have the same vendor number."""
 _CUDA_PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
+
+before_stop: list[Callable[[], None]] = []
+"""What to do before the client is stopped at exit, such as ending threads that use it."""
 
 _lock = threading.Lock()
 _client: Client | None = None
@@ -195,6 +199,8 @@ def _stop() -> None:
     # XLA's threads must be idle when the process's static objects are destroyed. The client itself stays: tensors that
     # are alive until the very end hold it, and their destructors must find it.
     if _client is not None and _process == os.getpid():
+        for function in before_stop:
+            function()
         _client.close()
 
 

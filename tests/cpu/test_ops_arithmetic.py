@@ -1,0 +1,88 @@
+"""Sums, differences, quotients with a rounding mode, lerp, addcmul: operators with a factor or a mode."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from op_checks import (
+    ALL,
+    BF16,
+    BOOL,
+    C64,
+    F32,
+    I64,
+    INTS,
+    NUMBERS,
+    U8,
+    check,
+    check_error,
+    check_in_place,
+    check_out,
+    inf,
+    nan,
+    random,
+    strided,
+    transposed,
+    values,
+)
+
+
+@pytest.mark.parametrize("name", ("add", "sub", "rsub"))
+def test_sums(name):
+    check(name, (4, 3), (3,), dtypes=NUMBERS)
+    check(name, (3,), (3,), dtypes=(F32, BF16, C64), alpha=2.5)
+    check(name, (3,), 2.5, dtypes=(F32, BF16))
+    check(name, [1, 2], [3, 4], dtypes=INTS, alpha=3)
+    check(name, [inf, nan, -inf], [-inf, 1.0, -inf], grad=False)
+
+
+def test_sums_of_booleans_and_bytes():
+    check("add", values([True, False]), values([True, True]))
+    check("add", [250, 3], [10, 255], dtypes=(U8,))
+    check("add", values([True, False]), 2)
+    check_error("sub", values([True]), values([True]), match="bool")
+    check_error("add", values([1], I64), values([1], I64), alpha=1.5)
+
+
+def test_layouts_of_two():
+    check("add", strided(3, 4), transposed(3, 4), strides=True)
+    check("add", transposed(3, 4), transposed(3, 4), strides=True)
+    check("add", (2, 1, 3), (4, 1), strides=True)
+    check("add", (0, 3), (3,))
+    check("add", (), ())
+
+
+@pytest.mark.parametrize("mode", ("trunc", "floor", None))
+def test_division_modes(mode):
+    check("div", [7, -7, 7, -7], [2, 2, -2, -2], dtypes=(F32, BF16, I64), grad=False, rounding_mode=mode)
+    check("div", [1.0, -1.0, 0.0, inf, nan], [0.0, 0.0, 0.0, 2.0, 1.0], grad=False, rounding_mode=mode)
+    check("div", [7, -7], 2, dtypes=(I64, F32), grad=False, rounding_mode=mode)
+    check("div", (4,), random(4, low=0.5, high=2), rounding_mode=mode)
+
+
+def test_lerp():
+    check("lerp", (4, 3), (3,), 0.3, dtypes=(F32, BF16))
+    check("lerp", (4, 3), (3,), random(4, 3, low=0, high=1))
+    check("lerp", [1.0, inf, 0.0], [2.0, 3.0, inf], 0.5, grad=False)
+
+
+def test_fused_sums():
+    check("addcmul", (4, 3), (3,), (4, 1), dtypes=(F32, BF16, I64), value=2)
+    check("addcdiv", (4, 3), (3,), random(4, 1, low=0.5, high=2), dtypes=(F32, BF16), value=0.5)
+    check("addcmul", (3,), (3,), (3,), dtypes=(C64,))
+    check_error("addcdiv", values([1], I64), values([1], I64), values([1], I64), match="[Ii]nteger division")
+
+
+def test_written():
+    check_in_place("add", (3, 4), (4,), dtypes=ALL)
+    check_in_place("add", (3, 4), (4,), grad=True, alpha=0.5)
+    check_in_place("lerp", (3, 4), (4,), 0.3)
+    check_in_place("addcmul", (3, 4), (4,), (3, 1), value=0.5)
+    check_in_place("div", (4,), 2.0, rounding_mode="floor")
+    check_out("add", (3, 4), (4,), dtypes=(F32, BF16, I64), alpha=2)
+    check_out("div", [7, -7], [2, 2], dtypes=(F32, I64), rounding_mode="floor")
+    check_out("addcmul", (3,), (3,), (3,))
+    check_error(lambda x: x.add_(1.5), values([1, 2], I64), match="can't be cast")
+    check_error(lambda x: x.div_(2), values([1, 2], I64), match="can't be cast")
+    check_error("add", (3,), (4,), match="must match")
+    check_error(lambda x: torch.add(x, x, out=torch.zeros(2, dtype=BOOL, device=x.device)), (2,), match="can't be cast")

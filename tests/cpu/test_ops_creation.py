@@ -1,0 +1,91 @@
+"""Tensors from nothing: fills, ranges, windows, triangles; dtypes by default and as asked."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from op_checks import BF16, BOOL, C64, F32, F64, I32, I64, U8, channels_last, check, check_error, expanded, same, transposed
+
+
+def made(function):
+    """The function of a device gives the same tensor on both."""
+    one, other = function("tpu"), function("cpu")
+    same(one, other)
+    assert one.stride() == other.stride() and one.device.type == "tpu"
+
+
+@pytest.mark.parametrize("dtype", (None, F32, BF16, I64, U8, BOOL, C64))
+def test_fills(dtype):
+    made(lambda d: torch.zeros(2, 3, dtype=dtype, device=d))
+    made(lambda d: torch.ones(2, 0, dtype=dtype, device=d))
+    made(lambda d: torch.full((2, 3), 1, dtype=dtype, device=d))
+
+
+def test_fills_infer():
+    made(lambda d: torch.full((2,), 2.5, device=d))
+    made(lambda d: torch.full((2,), True, device=d))
+    made(lambda d: torch.full((), 1j, device=d))
+    made(lambda d: torch.tensor([[1, 2], [3, 4]], device=d))
+    made(lambda d: torch.tensor([], device=d))
+    made(lambda d: torch.tensor(2.5, device=d))
+    made(lambda d: torch.scalar_tensor(3, device=d))
+    made(lambda d: torch.eye(3, 4, dtype=I64, device=d))
+    made(lambda d: torch.eye(2, device=d))
+
+
+def test_ranges():
+    made(lambda d: torch.arange(5, device=d))
+    made(lambda d: torch.arange(1, 10, 3, device=d))
+    made(lambda d: torch.arange(10, 1, -3, device=d))
+    made(lambda d: torch.arange(0, 1, 0.1, device=d))
+    made(lambda d: torch.arange(1.5, 1.5, device=d))
+    made(lambda d: torch.arange(5, dtype=BF16, device=d))
+    made(lambda d: torch.arange(2**40, 2**40 + 3, device=d))
+    made(lambda d: torch.linspace(-1, 1, 7, device=d))
+    made(lambda d: torch.linspace(0, 10, 5, dtype=I64, device=d))
+    made(lambda d: torch.linspace(0, 1, 1, device=d))
+    made(lambda d: torch.linspace(0, 1, 0, device=d))
+    made(lambda d: torch.logspace(0, 2, 5, device=d))
+    made(lambda d: torch.logspace(0, 4, 5, base=2.0, dtype=F64, device=d))
+    made(lambda d: torch.linspace(torch.tensor(0.0, device=d), 1, 3, device=d))
+    with pytest.raises(RuntimeError, match="step must be nonzero"):
+        torch.arange(0, 5, 0, device="tpu")
+    with pytest.raises(RuntimeError, match="inconsistent with step sign"):
+        torch.arange(0, 5, -1, device="tpu")
+
+
+def test_windows_and_triangles():
+    for window in (torch.hann_window, torch.hamming_window, torch.blackman_window, torch.bartlett_window):
+        made(lambda d, window=window: window(7, device=d))
+        made(lambda d, window=window: window(6, periodic=False, device=d))
+    made(lambda d: torch.kaiser_window(6, beta=5.0, device=d))
+    made(lambda d: torch.hann_window(1, device=d))
+    made(lambda d: torch.tril_indices(3, 4, 1, device=d))
+    made(lambda d: torch.triu_indices(3, 4, -1, dtype=I32, device=d))
+    made(lambda d: torch.vander(torch.arange(4, device=d)))
+
+
+def test_like():
+    for layout in (transposed(3, 4), expanded(3, 4), (2, 0)):
+        check("zeros_like", layout, dtypes=(F32, I64), strides=True)
+        check("ones_like", layout, dtype=BF16, strides=True)
+        check("full_like", layout, 2.5, strides=True)
+    check("zeros_like", channels_last(2, 3, 4, 5), strides=True)
+    check(lambda x: x.new_full((2, 2), 7), (1,), dtypes=(F32, I64, BF16))
+    check(lambda x: x.new_zeros(3, dtype=I64), (1,))
+    check(lambda x: x.new_tensor([1, 2]), (1,), dtypes=(F32,))
+    check(lambda x: torch.empty_like(x).fill_(3), transposed(2, 3), strides=True, grad=False)
+
+
+def test_out():
+    for device in ("cpu", "tpu"):
+        out = torch.empty(0, device=device)
+        assert torch.arange(3, out=out).tolist() == [0, 1, 2] and out.dtype is F32
+        assert torch.linspace(0, 1, 3, out=torch.zeros(3, 2, device=device)[:, 0]).tolist() == [0, 0.5, 1]
+        assert torch.eye(2, out=torch.zeros(5, device=device)).tolist() == [[1, 0], [0, 1]]
+
+
+def test_errors():
+    check_error(lambda x: torch.full((-1,), 2, device=x.device), (1,), match="negative dimension")
+    check_error(lambda x: torch.full((2,), 300, dtype=torch.int8, device=x.device), (1,))
+    check_error(lambda x: torch.linspace(0, 1, -1, device=x.device), (1,), match="non-negative")

@@ -1,0 +1,100 @@
+"""The surface of `torch-tpu`: a new command or option is a decision, so this list is written by hand."""
+
+from __future__ import annotations
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from torch_tpu.cli.__main__ import app
+
+SURFACE = {
+    "doctor": set(),
+    "demo": {"--report"},
+    "ops": {"--dtype"},
+    "conformance": {
+        "--ops",
+        "--dtypes",
+        "--phases",
+        "--device",
+        "--limit",
+        "--shard",
+        "--workers",
+        "--timeout",
+        "--output",
+        "--gaps",
+    },
+    "cache info": set(),
+    "cache list": {"--limit"},
+    "cache clear": set(),
+}
+
+
+def surface(command, prefix=""):
+    found = {}
+    for name, child in command.commands.items():
+        if hasattr(child, "commands"):
+            found |= surface(child, f"{prefix}{name} ")
+        else:
+            options = {option for parameter in child.params for option in parameter.opts if option.startswith("--")}
+            found[prefix + name] = options - {"--help"}
+    return found
+
+
+def test_surface_is_frozen():
+    assert surface(get_command(app)) == SURFACE
+
+
+@pytest.mark.parametrize("command", sorted(SURFACE))
+def test_every_command_explains_itself(command):
+    result = CliRunner().invoke(app, [*command.split(), "--help"])
+    assert result.exit_code == 0
+    assert "Usage" in result.output
+
+
+@pytest.mark.parametrize(
+    "found, limits, kept",
+    [
+        ("2.13.0+cpu", ">=2.11,<2.16", True),
+        ("2.16.0", ">=2.11,<2.16", False),
+        ("2.9.1", ">=2.11,<2.16", False),
+        ("0.10.2", ">=0.10.2,<0.11", True),
+        ("0.10.1", ">=0.10.2,<0.11", False),
+        ("13", "", True),
+    ],
+)
+def test_versions_are_compared_as_numbers(found, limits, kept):
+    from torch_tpu.cli.doctor import satisfies
+
+    assert satisfies(found, limits) is kept
+
+
+def test_doctor_names_what_to_do_for_every_problem(monkeypatch, tmp_path):
+    from torch_tpu.cli import doctor
+
+    monkeypatch.setattr(doctor, "version", lambda name: "0.0.1")
+    findings = list(doctor.check_packages())
+    assert any(finding.state == "problem" for finding in findings)
+    assert all(finding.do for finding in findings if finding.state == "problem")
+
+
+def test_doctor_sees_a_cache_that_cannot_be_used(tmp_path):
+    from torch_tpu import settings
+    from torch_tpu.cli import doctor
+
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with settings.override(cache=True, cache_dir=str(blocked)):
+        (finding,) = doctor.check_cache()
+    assert finding.state == "problem" and "TORCH_TPU_CACHE_DIR" in finding.do
+
+
+def test_cache_commands(empty_cache):
+    from torch_tpu.runtime import cache
+
+    cache.disk().put("ab" * 32, b"program")
+    runner = CliRunner()
+    assert "1" in runner.invoke(app, ["cache", "info"]).output
+    assert "abab" in runner.invoke(app, ["cache", "list"]).output
+    assert "1 programs deleted" in runner.invoke(app, ["cache", "clear"]).output
+    assert cache.disk().usage().entries == 0
