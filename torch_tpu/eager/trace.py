@@ -78,7 +78,7 @@ class Trace:
             return hlo.literal(tensor.detach(), tensor.dtype)
         cell = self.cell(tensor)
         if cell.value is None:
-            return hlo.full(tuple(tensor.shape), 0, tensor.dtype)
+            return hlo.full(tuple(tensor.shape), 0, hlo.types.held_dtype(tensor.dtype))
         return views.read(cell.value, View.of(tensor), self.offsets.get(id(tensor)))
 
     def write(self, tensor: torch.Tensor, value: Value, *, uniform: bool = False) -> None:

@@ -17,6 +17,8 @@ _readers: dict[tuple[int, View], Program] = {}
 
 def store(tensor: torch.Tensor, host: torch.Tensor, *, owned: bool = False) -> None:
     """Makes a CPU tensor's values the value of a device tensor's storage: the tensor must be all of it."""
+    if host.dtype is torch.complex32:
+        host = torch.view_as_real(host)
     array = platform.client().put(host, owned=owned)
     count = num_bytes(tuple(host.shape), host.dtype)
     _plug.set_value(tensor, array, aval_id(tuple(host.shape), host.dtype), count)
@@ -81,7 +83,7 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
         with hlo.Function("read") as function:
             value = views.read(function.argument(*spec), view)
             program = _readers[key] = Program("read", function, [value])
-    return client.get(program.run([array], None)[0], dtype)
+    return client.get(program.run([array], None)[0], hlo.types.held_dtype(dtype)).to(dtype)
 
 
 SMALL = 1 << 14

@@ -69,6 +69,7 @@ def iota(shape: Sequence[int], dim: int, dtype: torch.dtype = torch.int64) -> Va
 
 def convert(x: Value, dtype: torch.dtype) -> Value:
     """PyTorch's cast: complex to real drops the imaginary part, anything to bool tests for non-zero."""
+    dtype = types.held_dtype(dtype)
     if x.dtype is dtype:
         return x
     if dtype is torch.bool:

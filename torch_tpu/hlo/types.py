@@ -33,8 +33,8 @@ NAMES: dict[torch.dtype, str] = {
 }
 """The dtypes XLA can hold. Any other dtype is a declared gap."""
 
-_REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}
-_COMPLEX = {real: cplx for cplx, real in _REAL.items()}
+_REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
+_COMPLEX = {torch.float64: torch.complex128}
 _UNSIGNED = (torch.uint8, torch.uint16, torch.uint32, torch.uint64)
 _BITS = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
 
@@ -72,6 +72,11 @@ def complex_dtype(dtype: torch.dtype) -> torch.dtype:
     return _COMPLEX.get(dtype, torch.complex64)
 
 
+def held_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of values that stand for a tensor of the given dtype: complex64 for complex32, which XLA lacks."""
+    return torch.complex64 if dtype is torch.complex32 else dtype
+
+
 def bits_dtype(dtype: torch.dtype) -> torch.dtype:
     """The unsigned integer of the same width."""
     return _BITS[dtype.itemsize]
@@ -79,6 +84,7 @@ def bits_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype arithmetic is done in: float32 for floating point narrower than that (PyTorch's opmath type)."""
+    dtype = held_dtype(dtype)
     return torch.float32 if dtype.is_floating_point and dtype.itemsize < 4 else dtype
 
 

@@ -9,11 +9,20 @@ import torch
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
 from torch_tpu.ops.elementwise import table
-from torch_tpu.ops.registry import NONE
+from torch_tpu.ops.registry import NONE, Context, lowering
 
 
-def polar(size: Value, angle: Value) -> Value:
-    return hlo.make_complex(size * hlo.cosine(angle), size * hlo.sine(angle))
+@lowering("complex")
+def make_complex(ctx: Context, real: Value, imaginary: Value) -> Value:
+    made = hlo.make_complex(real, imaginary)
+    if ctx.outs and ctx.out.dtype is not made.dtype:  # of out=, which PyTorch does not cast to here
+        raise RuntimeError(f"expected a result of {made.dtype} but got {ctx.out.dtype}")
+    return made
+
+
+@lowering("polar")
+def polar(ctx: Context, size: Value, angle: Value) -> Value:
+    return make_complex(ctx, size * hlo.cosine(angle), size * hlo.sine(angle))
 
 
 def angle(x: Value) -> Value:
@@ -38,8 +47,6 @@ table(
         "_conj_physical": hlo.conj,
         "_neg_view_copy": hlo.negate,
         "angle": angle,
-        "complex": hlo.make_complex,
-        "polar": polar,
         "view_as_complex_copy": view_as_complex,
         "view_as_real_copy": view_as_real,
     },

@@ -94,6 +94,8 @@ def _histogram(rows: Value, edges: Sequence[Value], weight: Value | None, densit
 
 
 def _points(x: Value, dims: int) -> Value:
+    if dims > 1 and x.shape[-1:] != (dims,):
+        raise RuntimeError(f"{dims} numbers of bins for points of shape {x.shape[-1:]}")
     return hlo.reshape(x, (x.numel // dims, dims))
 
 

@@ -665,6 +665,9 @@ def as_strided_scatter(
     """The strides are those of a contiguous x."""
     if not math.prod(size) or not x.numel:
         return x
+    last = (storage_offset or 0) + sum((count - 1) * step for count, step in zip(size, stride, strict=True))
+    if last >= x.numel:
+        raise RuntimeError(f"element {last} is out of bounds for a storage of {x.numel}")
     positions = hlo.flatten(strided_positions(size, stride, storage_offset or 0))
     flat = hlo.scatter(
         hlo.flatten(x),

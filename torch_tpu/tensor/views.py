@@ -161,12 +161,26 @@ def read(base: Value, view: View, offset: Value | None = None) -> Value:
         offset: the view's offset as an operand, for a view that `selects`; its own offset then only says where the
             dimensions that are not selected start.
     """
+    if view.dtype is torch.complex32:
+        return _complex_half(read(base, _halves(view), offset), view)
     if 0 in view.size:
         return hlo.full(view.size, 0, view.dtype)
     value = _read(retype(base, view.dtype), view) if offset is None else _read_selected(base, view, offset)
     if view.conj:
         value = hlo.conj(value)
     return hlo.negate(value) if view.neg else value
+
+
+def _halves(view: View) -> View:
+    """complex32, which XLA does not have, is stored as pairs of float16 and computed with as complex64."""
+    strides = tuple(2 * stride for stride in view.stride)
+    return View(torch.float16, (*view.size, 2), (*strides, 1), 2 * view.offset, False, view.neg)
+
+
+def _complex_half(pairs: Value, view: View) -> Value:
+    wide = hlo.convert(pairs, torch.float32)
+    value = hlo.make_complex(hlo.index_in_dim(wide, -1, 0), hlo.index_in_dim(wide, -1, 1))
+    return hlo.conj(value) if view.conj else value
 
 
 def _read(base: Value, view: View) -> Value:
@@ -252,6 +266,10 @@ def write(base: Value | None, numel: int, view: View, value: Value, offset: Valu
     Raises:
         OverlapError: the tensor's elements overlap.
     """
+    if view.dtype is torch.complex32:
+        value = hlo.conj(value) if view.conj else value
+        parts = hlo.convert(hlo.stack([hlo.real(value), hlo.imag(value)], value.ndim), torch.float16)
+        return write(base, 2 * numel, _halves(view), parts, offset)
     if any(size > 1 and stride == 0 for size, stride in zip(view.size, view.stride, strict=True)) and view.numel:
         raise OverlapError
     if view.neg:
