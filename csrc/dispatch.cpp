@@ -103,12 +103,11 @@ bool selects(const Slot* slot, const at::Tensor& t, int64_t& fixed) {
   if (aval.dtype != t.scalar_type()) return false;
   const auto sizes = t.sizes(), strides = t.strides();
   const auto offset = t.storage_offset();
-  int64_t matched = 0, wanted = 0, selected = 0;
+  int64_t matched = 0, wanted = 0, selected = 0, start = 0;
   for (int64_t size : sizes) {
     if (size == 0) return false;
     wanted += size > 1;
   }
-  fixed = 0;
   for (size_t dim = 0; dim < aval.size.size(); ++dim) {
     if (aval.size[dim] == 1) continue;
     const auto index = offset / aval.stride[dim] % aval.size[dim];
@@ -117,12 +116,14 @@ bool selects(const Slot* slot, const at::Tensor& t, int64_t& fixed) {
       if (sizes[i] > 1 && strides[i] == aval.stride[dim]) length = length ? -1 : sizes[i];
     if (length < 0 || (length > 0 && index + length > aval.size[dim])) return false;
     if (length > 0) {
-      ++matched, fixed += index * aval.stride[dim];
+      ++matched, start += index * aval.stride[dim];
     } else {
       ++selected;
     }
   }
-  return matched == wanted && selected > 0 && !aval.size.empty() && offset / aval.stride[0] < aval.size[0];
+  if (matched != wanted || selected == 0 || offset / aval.stride[0] >= aval.size[0]) return false;
+  fixed = start;
+  return true;
 }
 
 struct Packed {
@@ -176,8 +177,9 @@ struct Packed {
     Slot* slot = slot_of(t.storage());
     const auto index = operand(slot);
     const auto sizes = t.sizes(), strides = t.strides();
-    int64_t fixed = t.storage_offset();
+    int64_t fixed = 0;
     const bool by_offset = reads_views && selects(slot, t, fixed);
+    if (!by_offset) fixed = t.storage_offset();
     put(int64_t('T') | dtype << 8 | int64_t(t.is_conj()) << 16 | int64_t(t.is_neg()) << 17 | int64_t(by_offset) << 18 |
         static_cast<int64_t>(sizes.size()) << 24 | index << 32);
     put(slot->aval);
@@ -378,7 +380,9 @@ void run_entry(const Op& op, const Entry& entry, const Packed& packed, Stack* st
       for (const auto& result : spec.results) list.push_back(make(result));
       outputs.emplace_back(std::move(list));
     } else if (spec.results[0].kind == Result::kConstant) {
-      outputs.emplace_back(spec.results[0].argument);
+      const auto number = spec.results[0].argument;
+      const bool is_bool = op.handle.schema().returns()[outputs.size()].type()->kind() == c10::TypeKind::BoolType;
+      outputs.push_back(is_bool ? c10::IValue(number != 0) : c10::IValue(number));
     } else {
       outputs.emplace_back(make(spec.results[0]));
     }

@@ -55,9 +55,9 @@ def ops_page() -> str:
 
     ops.load()
     families: dict[str, dict[str, list[str]]] = {}
-    for name in registry.LOWERINGS:
+    for name, rule in registry.LOWERINGS.items():
         packet, _, overload = name.removeprefix("aten::").partition(".")
-        families.setdefault(_family(name), {}).setdefault(packet, []).append(overload)
+        families.setdefault(_family(rule), {}).setdefault(packet, []).append(overload)
     parts = [
         "# Operators\n",
         _NOTE,
@@ -68,7 +68,8 @@ def ops_page() -> str:
     ]
     for family in sorted(families):
         rows = [
-            f"`{packet}`" + (f" ({', '.join(overload or 'default' for overload in sorted(overloads))})" if any(overloads) else "")
+            f"`{packet}`"
+            + (f" ({', '.join(overload or 'default' for overload in sorted(overloads))})" if any(overloads) else "")
             for packet, overloads in sorted(families[family].items())
         ]
         parts.append(f"## {family}\n\n{', '.join(rows)}.\n")
@@ -77,12 +78,11 @@ def ops_page() -> str:
     return "\n".join(parts) + "\n"
 
 
-def _family(name: str) -> str:
-    """The file that has the lowering of an overload."""
-    from torch_tpu.eager.served import served
-    from torch_tpu.ops import registry
+def _family(rule: Any) -> str:
+    """The file that has a lowering."""
+    from torch_tpu.eager.served import place
 
-    return Path(served(registry.resolve(name)).where.partition(":")[0]).stem
+    return Path(place(rule)[1].partition(":")[0]).stem
 
 
 PAGES: dict[str, Callable[[], str]] = {"settings.md": settings_page, "errors.md": errors_page, "ops.md": ops_page}

@@ -18,6 +18,7 @@ from torch_tpu.stats import stats as stats
 if TYPE_CHECKING:
     from torch_tpu.explanation import Explanation as Explanation
     from torch_tpu.explanation import explain as explain
+    from torch_tpu.explanation import fallback_reasons as fallback_reasons
 
     __version__: str
 
@@ -32,15 +33,8 @@ __all__ = [
     "stats",
 ]
 
-_LAZY = {"explain": "torch_tpu.explanation", "Explanation": "torch_tpu.explanation"}
+_LAZY = dict.fromkeys(("Explanation", "explain", "fallback_reasons"), "torch_tpu.explanation")
 """Names whose modules need torch."""
-
-
-def fallback_reasons() -> dict[str, str]:
-    """Why each operator that ran on the CPU instead did so, the last time it did."""
-    from torch_tpu.eager import fallback
-
-    return dict(fallback.reasons)
 
 
 def _version() -> str:

@@ -176,3 +176,8 @@ def explain(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Explanation
         if count != before["fallbacks"].get(op, 0)
     }
     return Explanation(result, tuple(recorder.steps), counts)
+
+
+def fallback_reasons() -> dict[str, str]:
+    """Why each operator that ran on the CPU instead did so, the last time it did."""
+    return dict(fallback.reasons)

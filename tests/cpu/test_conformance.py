@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import textwrap
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +22,7 @@ from torch_tpu.conformance.catalog import Case  # noqa: E402
 from torch_tpu.conformance.gaps import Gap, Gaps  # noqa: E402
 from torch_tpu.conformance.runner import Result  # noqa: E402
 
+ROOT = Path(__file__).resolve().parents[2]
 NUM_SHARDS = 60
 
 
@@ -112,6 +115,13 @@ def test_wrong_values_dtypes_and_devices_fail():
     assert "a result is on cpu" in outcome(lambda x: x.cpu()).reason
 
 
+def test_integer_inputs_do_not_make_float_results_exact():
+    nearly = runner.run_case(
+        info_of(lambda x: x + 1e-6 * (x.device.type == "tpu")), Case("made_up", "int64", "forward"), "tpu"
+    )
+    assert nearly.status == "passed"
+
+
 def test_a_fallback_is_no_pass():
     from torch_tpu.stats import counters
 
@@ -173,7 +183,7 @@ def test_crashes_and_hangs_are_results(tmp_path, monkeypatch):
             runner.run_case = run_case
         """)
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
     plan = suite.Plan(ops=("sgn", "sign"), dtypes=("float32",), phases=("forward",), timeout=2)
     statuses = [r.status for r in suite.run(plan, suite.cases(plan))]
     assert statuses == ["timeout", "crashed"]

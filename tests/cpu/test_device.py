@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -214,12 +215,14 @@ def test_streams_and_events():
     assert first.elapsed_time(generic) > 0
 
     stream = torch.tpu.Stream()
+    assert isinstance(torch.tpu.current_stream(), torch.tpu.Stream) and "stream_id=0" in repr(torch.tpu.default_stream())
     assert stream != torch.tpu.default_stream() and torch.tpu.current_stream() == torch.tpu.default_stream()
     with torch.tpu.stream(stream):
         assert torch.tpu.current_stream() == stream
         stream.wait_event(last)
         y = x + 1
         event = stream.record_event()
+        assert isinstance(event, torch.tpu.Event)
     with stream:
         assert torch.tpu.current_stream() == stream
     torch.tpu.current_stream().wait_stream(stream)
@@ -247,3 +250,19 @@ def test_printing():
     assert repr(x) == "tensor([0., 1., 2., 3.], device='tpu:0')"
     assert repr(nn.Parameter(x)) == "Parameter containing:\ntensor([0., 1., 2., 3.], device='tpu:0', requires_grad=True)"
     assert "device='tpu:0', size=(0, 2)" in repr(torch.empty(0, 2, device="tpu"))
+
+
+def test_no_other_library_gets_an_address():
+    x = torch.arange(6.0, device="tpu")
+    for convert in (torch.from_dlpack, numpy.from_dlpack, numpy.asarray, memoryview):
+        with pytest.raises((TypeError, ValueError, RuntimeError)):
+            convert(x)
+
+
+def test_cache_statistics():
+    x = torch.ones(3, 7, device="tpu")
+    torch.tpu._clear_cache()
+    before = torch.tpu._get_cache_stats()
+    (x + x).sum().item()
+    after = torch.tpu._get_cache_stats()
+    assert after["num_cache_reqs"] > before["num_cache_reqs"] and after["num_cache_hits"] >= before["num_cache_hits"]

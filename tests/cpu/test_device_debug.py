@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import traceback
 
 import pytest
@@ -94,3 +97,15 @@ def test_everything_else_is_as_in_strict_mode():
         after = F.cross_entropy(model(inputs), torch.tensor([0, 1, 2], device="tpu"))
         x_strict = inputs.index_select(0, torch.tensor([5], device="tpu"))  # not checked: clamped by XLA
     assert after < before and x_strict.shape == (1, 4)
+
+
+def test_switched_on_from_the_environment():
+    code = (
+        "import torch\nx = torch.ones(3, device='tpu')\n"
+        "assert torch.tpu.eager_mode is torch.tpu.EagerMode.DEFER_NEVER_AND_LAUNCH_BLOCKING\n"
+        "x[torch.tensor([3], device='tpu')]"
+    )
+    environment = {**os.environ, "TPU_LAUNCH_BLOCKING": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert "IndexError: aten::index.Tensor: index 3 is out of bounds" in done.stderr
+    assert "called at <string>:4" in done.stderr

@@ -151,9 +151,9 @@ def test_a_fork_before_the_device_is_used():
     done = child("""
         import os
         pid = os.fork()
-        print((torch.ones(2, device="tpu") + 1).sum().item(), flush=True)
         if pid:
             os.waitpid(pid, 0)
+        print((torch.ones(2, device="tpu") + 1).sum().item(), flush=True)
     """)
     assert_ends_well(done, "4.0\n4.0")
 

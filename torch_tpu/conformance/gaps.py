@@ -79,7 +79,8 @@ class Gaps:
             complete: all samples were run. Otherwise a gap that passes may fail on another sample, and is no error.
         """
         results = list(results)
-        failed, declared = [], []
+        failed: list[Result] = []
+        declared: list[Result] = []
         for result in results:
             if result.fails:
                 known = any(gap.covers(result.case) for gap in self.gaps)

@@ -238,10 +238,16 @@ def _compare(actual: Any, expected: Any, device: str, limits: dict[str, float], 
         if one.shape != other.shape or one.dtype != other.dtype:
             raise AssertionError(f"{list(one.shape)} {one.dtype} instead of {list(other.shape)} {other.dtype}")
         if fixed:
-            exact = not (other.is_floating_point() or other.is_complex())
-            torch.testing.assert_close(
-                one.detach().cpu(), other.detach(), equal_nan=True, **({"rtol": 0, "atol": 0} if exact else limits)
-            )
+            rtol, atol = _limits_for(other.dtype, limits)
+            torch.testing.assert_close(one.detach().cpu(), other.detach(), equal_nan=True, rtol=rtol, atol=atol)
+
+
+def _limits_for(dtype: torch.dtype, limits: dict[str, float]) -> tuple[float, float]:
+    """A result's tolerances: exact for integers, otherwise at least the defaults of its dtype."""
+    if not dtype.is_floating_point and not dtype.is_complex:
+        return 0.0, 0.0
+    rtol, atol = torch.testing._comparison.default_tolerances(dtype)
+    return max(rtol, limits["rtol"]), max(atol, limits["atol"])
 
 
 def _short(error: Exception) -> str:

@@ -16,6 +16,7 @@ from torch_tpu.device import events, memory
 from torch_tpu.device.modes import EagerMode, Precision, precision, set_eager_mode
 from torch_tpu.errors import PlatformError
 from torch_tpu.runtime import chips, platform
+from torch_tpu.stats import counters
 
 AMP_DTYPES = (
     torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e4m3fnuz,
@@ -161,6 +162,12 @@ class Stream(torch.Stream):
         _index(device)
         return super().__new__(cls, device="tpu:0", priority=priority)
 
+    def record_event(self, event: torch.Event | None = None) -> torch.Event:
+        """Records an event, a new one unless it is given."""
+        event = Event() if event is None else event
+        event.record(self)
+        return event
+
     def __repr__(self) -> str:
         return f"torch.tpu.Stream(device=tpu:0, stream_id={self.stream_id})"
 
@@ -199,14 +206,14 @@ class Event(torch.Event):
         return f"torch.tpu.Event(device=tpu:0, {state})"
 
 
-def current_stream(device: Any = None) -> torch.Stream:
+def current_stream(device: Any = None) -> Stream:
     _index(device)
-    return torch.accelerator.current_stream(0)
+    return Stream(stream_id=torch.accelerator.current_stream(0).stream_id)
 
 
-def default_stream(device: Any = None) -> torch.Stream:
+def default_stream(device: Any = None) -> Stream:
     _index(device)
-    return torch.Stream(stream_id=0, device_index=0, device_type=20)
+    return Stream(stream_id=0)
 
 
 def set_stream(stream: torch.Stream | None) -> None:
@@ -283,6 +290,12 @@ def _clear_cache() -> None:
     _plug.clear_table()
 
 
+def _get_cache_stats() -> dict[str, int]:
+    """How many programs were asked for, and how many of them had not to be compiled."""
+    hits = counters.memory_hits + counters.disk_hits
+    return {"num_cache_reqs": hits + counters.compiles, "num_cache_hits": hits}
+
+
 class _Module(types.ModuleType):
     """The class of `torch.tpu`: attributes that are switches."""
 
@@ -325,7 +338,8 @@ def make() -> types.ModuleType:
     for item in _PUBLIC:
         setattr(module, item.__name__, item)
     module.manual_seed_all, module.seed_all = manual_seed_all, seed_all  # type: ignore[attr-defined]
-    for name in ("_is_in_bad_fork", "_lazy_init", "_exchange_device", "_maybe_exchange_device", "_clear_cache"):
+    for name in ("_is_in_bad_fork", "_lazy_init", "_exchange_device", "_maybe_exchange_device", "_clear_cache",
+                 "_get_cache_stats"):
         setattr(module, name, globals()[name])
     default_generators = (_plug.default_generator(),)
     module.default_generators = default_generators  # type: ignore[attr-defined]

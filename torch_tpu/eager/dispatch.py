@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 from torch_tpu import _plug, hlo, ops
 from torch_tpu.eager import configure, fallback, host
 from torch_tpu.eager.program import Program, aval_id, drop_unused, num_bytes, spec_of
-from torch_tpu.eager.trace import WIDE, Trace, is_static_integral, scalar_dtype
+from torch_tpu.eager.trace import Trace, is_static_integral, is_wide, scalar_dtype
 from torch_tpu.errors import CompileError
 from torch_tpu.hlo import Value
 from torch_tpu.ops import decomp, registry, schema
@@ -169,7 +169,7 @@ class _Call:
         self.avals = avals
         self.static_args = [None if isinstance(arg, (torch.Tensor, list)) else arg for arg in args]
         self.operands: dict[str, int] = {}
-        self.wide = _is_wide(args)
+        self.wide = is_wide({a.name: given for a, given in zip(op._schema.arguments, args, strict=True)})
         self.meta_args: list[Any] = []
         for place, (argument, given, code) in enumerate(zip(op._schema.arguments, args, codes, strict=True)):
             if isinstance(code, list):
@@ -309,17 +309,6 @@ class _Call:
         except CompileError:
             raise
         return program, inputs
-
-
-def _is_wide(args: Sequence[Any]) -> bool:
-    """A Python float is float64 in the program: some tensor is, or the result will be."""
-    if torch.get_default_dtype() in WIDE:
-        return True
-    for arg in args:
-        for item in arg if isinstance(arg, (list, tuple)) else (arg,):
-            if item in WIDE if isinstance(item, torch.dtype) else isinstance(item, torch.Tensor) and item.dtype in WIDE:
-                return True
-    return False
 
 
 __all__ = ["call_python", "is_static_integral", "miss", "prepare", "resolve"]

@@ -57,7 +57,7 @@ def served(op: OpOverload) -> Served:
         return Served(name, "composite", "PyTorch's own kernel", "")
     rule = schema.lowering_of(op)
     if rule is not None and platform.choose() in rule.platforms:
-        by, where = _row(rule) if "<lambda>" in _place(rule.function)[0] else _place(rule.function)
+        by, where = place(rule)
         direct = rule.op == name
         return Served(name, "lowering" if direct else "derived", by if direct else f"{by} of {rule.op}", where)
     if torch._C._dispatch_has_kernel_for_dispatch_key(name, "PrivateUse1") and _is_own(name):
@@ -100,6 +100,12 @@ def _decomposition(op: OpOverload) -> tuple[str, str]:
     return "PyTorch's decomposition", ""
 
 
+def place(rule: Lowering) -> tuple[str, str]:
+    """A lowering's function, and its file and line."""
+    by, where = _place(rule.function)
+    return _row(rule) if "<lambda>" in by else (by, where)
+
+
 def _row(rule: Lowering) -> tuple[str, str]:
     """A lowering that is a row of a table: the builder it wraps, and the first line of a table that names it."""
     cells = [cell.cell_contents for cell in getattr(rule.function, "__closure__", None) or ()]
@@ -110,7 +116,7 @@ def _row(rule: Lowering) -> tuple[str, str]:
         for place, line in _table_lines():
             if quoted in line:
                 return ("a row of a table" if "<" in by else by), place
-    return by, where
+    return by, where if where.startswith("torch_tpu/ops/") else _place(rule.function)[1]
 
 
 @cache

@@ -24,7 +24,8 @@ from torch_tpu.stats import counters
 from torch_tpu.tensor import views
 from torch_tpu.tensor.views import View
 
-WIDE = (torch.float64, torch.complex128)
+WIDE = (torch.float64, torch.complex128, 7, 10)
+"""Dtypes that make a Python float float64; the numbers are theirs in an argument of the type ScalarType."""
 UNIFORM = frozenset({"aten::fill.Scalar", "aten::fill.Tensor", "aten::zero"})
 """Operators that write one number everywhere, and so may write to overlapping elements."""
 
@@ -306,9 +307,7 @@ class Trace:
     ) -> tuple[list[Any], dict[str, Any]]:
         """The arguments as the lowering takes them: see `ops/registry.py`."""
         places = {argument.name: index for index, argument in enumerate(op._schema.arguments)}
-        wide = torch.get_default_dtype() in WIDE or any(
-            dtype in WIDE for dtype in [bound.get("dtype"), *(t.dtype for t in _tensors_of(bound.values()) if t is not None)]
-        )
+        wide = is_wide(bound)
         positional: list[Any] = []
         named: dict[str, Any] = {}
         complete = True
@@ -369,6 +368,13 @@ class _Mode(TorchDispatchMode):
 def _device(kwargs: Mapping[str, Any]) -> str:
     device = kwargs.get("device")
     return "cpu" if device is None else torch.device(device).type
+
+
+def is_wide(bound: Mapping[str, Any]) -> bool:
+    """A Python float is float64 in the program: some tensor is, or the result will be."""
+    if torch.get_default_dtype() in WIDE or bound.get("dtype") in WIDE:
+        return True
+    return any(t is not None and t.dtype in WIDE for t in _tensors_of(bound.values()))
 
 
 def weak_scalar(number: Any, wide: bool) -> Value:

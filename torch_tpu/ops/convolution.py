@@ -296,6 +296,8 @@ def convolve(
     output_padding: Sequence[int] = (0,),
     groups: int = 1,
 ) -> Value:
+    if min(padding, default=0) < 0:
+        raise RuntimeError("negative padding is not supported")
     geometry = Geometry(stride, padding, dilation, groups, x.ndim - 2, ctx.platform)
     if transposed:
         size = geometry.input_size(x.shape[2:], weight.shape[2:], output_padding)

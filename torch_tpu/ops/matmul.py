@@ -222,7 +222,8 @@ def _rows(x: Value) -> int:
 @lowering("linear")
 def linear(ctx: Context, x: Value, weight: Value, bias: Value | None = None) -> Value:
     product = linear_product(x, weight, ctx.platform)
-    return product if bias is None else hlo.add(product, hlo.convert(bias, product.dtype))
+    product = product if bias is None else hlo.add(product, hlo.convert(bias, product.dtype))
+    return hlo.convert(product, out_dtype or x.dtype)
 
 
 @lowering("linear_backward")
@@ -408,7 +409,7 @@ def scaled_mm_v2(
 # Grouped products
 
 
-@lowering("_grouped_mm")
+@lowering("_grouped_mm", inferred=True)  # meta takes bfloat16 only, the CPU more
 def grouped_mm(
     ctx: Context,
     x: Value,

@@ -436,7 +436,7 @@ def fused_dropout(ctx: Context, x: Value, p: Value | float) -> tuple[Value, Valu
 
 @lowering("native_dropout_backward", data=("scale",))
 def native_dropout_backward(ctx: Context, grad: Value, mask: Value, scale: Value | float) -> Value:
-    compute = hlo.compute_dtype(grad.dtype)
+    compute = hlo.compute_dtype(ctx.out.dtype)
     factor = hlo.convert(mask, compute) * number(scale, compute)
     return hlo.convert(grad, compute) * factor
 

@@ -148,6 +148,8 @@ def amin(ctx: Context, x: Value, dim: Dims = None, keepdim: bool = False) -> Val
 
 @lowering("aminmax", "_aminmax", "_aminmax.dim")
 def aminmax(ctx: Context, x: Value, dim: int | None = None, keepdim: bool = False) -> tuple[Value, Value]:
+    if any(spec.dtype is not x.dtype for spec in ctx.outs):
+        raise RuntimeError(f"expected results of {x.dtype} but got {ctx.out.dtype}")
     dims = nonempty_dims(x, dim)
     bottom, top = hlo.reduce_min(x, dims), hlo.reduce_max(x, dims)
     if keepdim:  # without `dim`, PyTorch keeps all of them
@@ -185,11 +187,13 @@ def extreme(x: Value, dim: int, largest: bool, keepdim: bool = False) -> tuple[V
 
 @lowering("max.dim")
 def max_dim(ctx: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    nonempty_dims(x, dim)
     return extreme(x, dim % max(x.ndim, 1), True, keepdim)
 
 
 @lowering("min.dim")
 def min_dim(ctx: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    nonempty_dims(x, dim)
     return extreme(x, dim % max(x.ndim, 1), False, keepdim)
 
 

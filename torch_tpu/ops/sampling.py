@@ -261,9 +261,15 @@ def _with_replacement(ctx: Context, weights: Value, num_samples: int) -> Value:
     return hlo.fori_loop(categories.bit_length(), [low, high], halve)[0]
 
 
+MOST_CATEGORIES = 2**24
+"""PyTorch's limit."""
+
+
 @lowering("multinomial", random=True)
 def multinomial(ctx: Context, weights: Value, num_samples: int, replacement: bool = False) -> Value:
     """Without replacement: the largest log(weight) + Gumbel numbers (Vieira, 2014; Efraimidis and Spirakis, 2006)."""
+    if ctx.out.dtype is not torch.int64 or num_samples <= 0 or weights.shape[-1] > MOST_CATEGORIES:
+        raise RuntimeError(f"cannot draw {num_samples} of {weights.shape[-1]} categories as {ctx.out.dtype}")
     single = weights.ndim == 1
     weights = hlo.convert(
         hlo.reshape(weights, (1, *weights.shape) if single else weights.shape), hlo.compute_dtype(weights.dtype)

@@ -386,6 +386,8 @@ def searchsorted(
 def bucketize(
     ctx: Context, x: Value, boundaries: Value, *, out_int32: bool = False, right: bool = False
 ) -> Value:
+    if boundaries.ndim != 1:
+        raise RuntimeError(f"boundaries must have one dimension, not shape {boundaries.shape}")
     return searchsorted(ctx, boundaries, x, right=right)
 
 

@@ -1,0 +1,88 @@
+"""Operators over lists: against the loop that they stand for, mixed shapes and dtypes, in place, scalars as data."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from op_checks import BF16, F32, F64, I64, check, random, values
+
+SHAPES = ((2, 3), (4,), ())
+
+
+def over(name, *rest, **named):
+    def run(*xs):
+        return getattr(torch, f"_foreach_{name}")(list(xs), *rest, **named)
+
+    return run
+
+
+def in_place(name, *rest, **named):
+    def run(*xs):
+        xs = [x.clone() for x in xs]
+        getattr(torch, f"_foreach_{name}_")(xs, *rest, **named)
+        return xs
+
+    return run
+
+
+@pytest.mark.parametrize("name", ("abs", "exp", "neg", "sqrt", "sign", "reciprocal", "lgamma", "zero"))
+def test_unary(name):
+    if name != "zero":
+        check(over(name), *[random(*shape, low=0.2, high=2) for shape in SHAPES], dtypes=(F32, BF16))
+    check(in_place(name), *[random(*shape, low=0.2, high=2) for shape in SHAPES], grad=False)
+
+
+@pytest.mark.parametrize("name", ("add", "sub", "mul", "div", "maximum", "clamp_min", "pow"))
+def test_numbers(name):
+    for rest in (2.5, [2.5, 1.0, 3.0]):
+        inputs = [random(*shape, low=0.2, high=2) for shape in SHAPES]
+        check(over(name, rest), *inputs, dtypes=(F32, BF16), grad=False)
+        check(in_place(name, rest), *inputs, grad=False)
+
+
+@pytest.mark.parametrize("name", ("add", "sub", "mul", "div", "minimum"))
+def test_lists(name):
+    def run(*xs):
+        return getattr(torch, f"_foreach_{name}")(list(xs[:3]), list(xs[3:]))
+
+    check(run, *SHAPES, *[random(*shape, low=0.5, high=2) for shape in SHAPES])
+
+
+def test_fused_sums():
+    def run(*xs):
+        a, b, c = list(xs[:2]), list(xs[2:4]), list(xs[4:])
+        return [
+            torch._foreach_addcmul(a, b, c, 0.5),
+            torch._foreach_addcdiv(a, b, c, [0.5, 2.0]),
+            torch._foreach_addcmul(a, b, c, torch.tensor([0.5, 2.0])),
+            torch._foreach_lerp(a, b, 0.3),
+            torch._foreach_lerp(a, b, c),
+        ]
+
+    check(run, *SHAPES[:2] * 3, dtypes=(F32, F64), grad=False)
+
+
+def test_norms_copies_and_mixtures():
+    check(over("norm", 2), *SHAPES)
+    check(over("norm", 1), *SHAPES, grad=False)
+    check(over("add", 1), (2,), values([1, 2], I64), random(3, dtype=BF16), grad=False)
+    check(over("mul", 2.5), (2,), values([1, 2], I64), grad=False)
+    check(over("max"), (2, 3), (4,), grad=False)
+
+    def copied(x, y):
+        z = [torch.zeros_like(x), torch.zeros(y.shape, dtype=BF16, device=y.device)]
+        torch._foreach_copy_(z, [x, y])
+        return z
+
+    check(copied, (2, 3), (4,), grad=False)
+
+
+def test_clipping():
+    def run(*xs):
+        parameters = [x.detach().clone().requires_grad_() for x in xs]
+        for p in parameters:
+            p.grad = p.detach() * 3
+        norm = torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        return [norm] + [p.grad for p in parameters]
+
+    check(run, *SHAPES, grad=False)
