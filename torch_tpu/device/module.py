@@ -337,13 +337,13 @@ def make() -> types.ModuleType:
     module = _Module("torch.tpu", __doc__)
     for item in _PUBLIC:
         setattr(module, item.__name__, item)
-    module.manual_seed_all, module.seed_all = manual_seed_all, seed_all  # type: ignore[attr-defined]
+    module.manual_seed_all, module.seed_all = manual_seed_all, seed_all
     for name in ("_is_in_bad_fork", "_lazy_init", "_exchange_device", "_maybe_exchange_device", "_clear_cache",
                  "_get_cache_stats"):
         setattr(module, name, globals()[name])
     default_generators = (_plug.default_generator(),)
-    module.default_generators = default_generators  # type: ignore[attr-defined]
-    module.__all__ = [item.__name__ for item in _PUBLIC]  # type: ignore[attr-defined]
+    module.default_generators = default_generators
+    module.__all__ = [item.__name__ for item in _PUBLIC]
     sys.modules["torch.tpu"] = module
     return module
 

@@ -83,7 +83,8 @@ def meta_kernels_do_not_import_dynamo() -> None:
         return call
 
     marker = torch._compile._disable_dynamo(lambda: None).__code__
-    for function in {*decomposition_table.values(), *meta_table.values()}:
+    for first in {*decomposition_table.values(), *meta_table.values()}:
+        function: Any = first
         while function is not None:
             if getattr(function, "__code__", None) is marker:
                 inner = inspect.getclosurevars(function).nonlocals["fn"]

@@ -18,7 +18,6 @@ from torch_tpu import _plug, hlo, ops
 from torch_tpu.eager import configure, fallback, host
 from torch_tpu.eager.program import Program, aval_id, drop_unused, num_bytes, spec_of
 from torch_tpu.eager.trace import Trace, is_static_integral, is_wide, scalar_dtype
-from torch_tpu.errors import CompileError
 from torch_tpu.hlo import Value
 from torch_tpu.ops import decomp, registry, schema
 from torch_tpu.runtime import platform
@@ -49,7 +48,12 @@ def prepare(op: OpOverload) -> dict[str, Any]:
         return plan
     rule = schema.lowering_of(op)
     if rule is not None and platform.client().platform in rule.platforms:
-        plan |= {"views": True, "static": set(rule.static), "static_integral": set(rule.static_integral), "data": set(rule.data)}
+        plan |= {
+            "views": True,
+            "static": set(rule.static),
+            "static_integral": set(rule.static_integral),
+            "data": set(rule.data),
+        }
         return plan
     plan["static"] = {"*"}
     if decomp.composite_only(op):
@@ -126,7 +130,7 @@ def _build(
             _build_dynamic(call, rule, key)
             return
         answer = call.trace.call(op, *call.split_arguments(), data=call.data)
-        returns, results, kept = call.describe(answer)
+        returns, results = call.describe(answer)
         writes, written = call.written()
         outputs = results + written
         keep = [False] * len(call.function.arguments)
@@ -171,7 +175,7 @@ class _Call:
         self.operands: dict[str, int] = {}
         self.wide = is_wide({a.name: given for a, given in zip(op._schema.arguments, args, strict=True)})
         self.meta_args: list[Any] = []
-        for place, (argument, given, code) in enumerate(zip(op._schema.arguments, args, codes, strict=True)):
+        for place, (given, code) in enumerate(zip(args, codes, strict=True)):
             if isinstance(code, list):
                 self.meta_args.append([self._operand(place, i, x, c) for i, (x, c) in enumerate(zip(given, code))])
             else:
@@ -240,13 +244,10 @@ class _Call:
             named["generator"] = None
         return positional, named
 
-    def describe(self, answer: Any) -> tuple[list[Any], list[Value], list[torch.Tensor]]:
+    def describe(self, answer: Any) -> tuple[list[Any], list[Value]]:
         """The entry's returns, and the values of the new tensors in order."""
-        places = {
-            id(meta): place for place, meta in enumerate(self.meta_args) if isinstance(meta, torch.Tensor)
-        }
+        places = {id(meta): place for place, meta in enumerate(self.meta_args) if isinstance(meta, torch.Tensor)}
         results: list[Value] = []
-        kept: list[torch.Tensor] = []
 
         def one(item: torch.Tensor | None) -> Any:
             if item is None:
@@ -257,12 +258,11 @@ class _Call:
                 return places[id(item)]
             made, value = self._new(item)
             results.append(value)
-            kept.append(item)
             return made
 
         items = [] if not self.op._schema.returns else [answer] if len(self.op._schema.returns) == 1 else list(answer)
         returns = [[one(part) for part in item] if isinstance(item, (list, tuple)) else one(item) for item in items]
-        return returns, results, kept
+        return returns, results
 
     def _new(self, item: torch.Tensor) -> tuple[tuple[Any, ...], Value]:
         if not isinstance(item, torch.Tensor):
@@ -297,18 +297,14 @@ class _Call:
         keep = [kept or value.name in names for kept, value in zip(keep, self.function.arguments, strict=True)]
         if self.rng is not None:  # the last argument
             place = self.function.arguments.index(self.rng)
-            for sequence in (self.function.arguments, self.function.attributes, keep):
-                sequence.append(sequence.pop(place))  # type: ignore[attr-defined]
-            keep[-1] = True
+            self.function.arguments.append(self.function.arguments.pop(place))
+            self.function.attributes.append(self.function.attributes.pop(place))
+            keep = [*keep[:place], *keep[place + 1 :], True]
             self.increment = self.trace.random_taken
         drop_unused(self.function, keep)
         inputs = [self.operands[v.name] for v in self.function.arguments if v is not self.rng]
         scalars = [(index, self.scalars[op]) for index, op in enumerate(inputs) if op in self.scalars]
-        try:
-            program = Program(self.function.name, self.function, outputs, scalars, self.increment)
-        except CompileError:
-            raise
-        return program, inputs
+        return Program(self.function.name, self.function, outputs, scalars, self.increment), inputs
 
 
 __all__ = ["call_python", "is_static_integral", "miss", "prepare", "resolve"]

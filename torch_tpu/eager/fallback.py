@@ -76,7 +76,11 @@ def uncacheable(op: OpOverload, args: list[Any]) -> Any:
     hosts = [t for t in tensors if t.device.type == "cpu" and t.dim()]
     if any(isinstance(a, torch.Generator) for a in args) and not any(t.device.type == "tpu" for t in tensors):
         raise RuntimeError("Expected a 'cpu' device type for generator but found 'tpu'")
-    if hosts and name in INDEXING and all(t.dtype in (torch.int64, torch.int32, torch.bool, torch.uint8) for t in hosts):
+    if (
+        hosts
+        and name in INDEXING
+        and all(t.dtype in (torch.int64, torch.int32, torch.bool, torch.uint8) for t in hosts)
+    ):
         moved = [[transfer.to_tpu(t) for t in a] if isinstance(a, (list, tuple)) else a for a in args]
         return op(*moved)
     if hosts:

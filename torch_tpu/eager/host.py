@@ -157,7 +157,7 @@ NO_OVERLAP = frozenset({"aten::cat.out", "aten::gather.out", "aten::masked_selec
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     """The first byte of a tensor and the one behind its last."""
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    start = tensor.storage_offset() * tensor.itemsize
+    start = int(tensor.storage_offset()) * tensor.itemsize
     return start, start + (last + 1) * tensor.itemsize if tensor.numel() else start
 
 
@@ -197,9 +197,9 @@ def write_out(op: OpOverload, args: Sequence[Any]) -> Any:
 
 @operator("bincount")
 def bincount(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
-    if x.dim() != 1 or x.is_floating_point() or x.is_complex() or x.dtype is torch.bool:
-        if x.numel() or x.dim() != 1:
-            raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+    whole_numbers = not (x.is_floating_point() or x.is_complex() or x.dtype is torch.bool)
+    if x.dim() != 1 or (x.numel() and not whole_numbers):
+        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
     if minlength < 0:
         raise RuntimeError("minlength should be >= 0")
     if weights is not None and weights.shape != x.shape:
@@ -278,10 +278,11 @@ def index_put_(
     if not _has_mask(indices):
         return NotImplemented
     mask = indices[0]
-    if len(indices) == 1 and mask is not None and values.numel() == 1 and not accumulate and x.dtype is values.dtype:
-        if mask.dim() <= x.dim() and mask.shape == x.shape[: mask.dim()]:
-            wide = mask.to(x.device, torch.bool).reshape(mask.shape + (1,) * (x.dim() - mask.dim()))
-            return x.copy_(torch.where(wide, values.to(x.device).reshape(()), x))
+    single = len(indices) == 1 and mask is not None and mask.shape == x.shape[: mask.dim()]
+    if single and values.numel() == 1 and not accumulate and x.dtype is values.dtype:
+        assert mask is not None
+        wide = mask.to(x.device, torch.bool).reshape(mask.shape + (1,) * (x.dim() - mask.dim()))
+        return x.copy_(torch.where(wide, values.to(x.device).reshape(()), x))
     return aten.index_put_(x, expand_masks(x, indices), values, accumulate)
 
 

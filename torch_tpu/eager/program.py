@@ -75,7 +75,6 @@ class Program:
             values.append(random_operand(generator, self.increment))
         return self.executable.run(values)
 
-
     def entry(self) -> Callable[[list[Any], torch.Generator | None], list[Any]]:
         """What the call cache calls: `run`, or the executable at once where no operand needs anything."""
         if self.scalars or self.increment:
@@ -99,9 +98,7 @@ def drop_unused(function: hlo.Function, keep: Sequence[bool]) -> list[int]:
     """Removes arguments that no line uses (or that are not to be kept); returns the indices that stay."""
     body = "\n".join(function.blocks[0].lines)
     used = set(re.findall(r"%arg\d+", body))
-    staying = [
-        index for index, value in enumerate(function.arguments) if keep[index] or value.name in used
-    ]
+    staying = [index for index, value in enumerate(function.arguments) if keep[index] or value.name in used]
     function.arguments = [function.arguments[index] for index in staying]
     function.attributes = [function.attributes[index] for index in staying]
     return staying

@@ -7,6 +7,7 @@ errors come from PyTorch's meta kernels, values from the lowerings.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -197,7 +198,9 @@ class Trace:
         functional = schema.form(op).functional
         assert functional is not None
         positional, named = self._values(op, functional, rule, _bind_arguments(op, args, kwargs), data)
-        return [v for v in registry.apply(rule, Context(rule.op, (), self.platform), positional, named) if v is not None]
+        return [
+            v for v in registry.apply(rule, Context(rule.op, (), self.platform), positional, named) if v is not None
+        ]
 
     def _metadata(
         self, op: OpOverload, form: schema.Form, functional: OpOverload, bound: dict[str, Any]
@@ -207,10 +210,8 @@ class Trace:
         positional, named = _call_arguments(op, bound)
         given = self._targets(op, bound, form.written) if form.is_out else []
         layouts = [(t, t.shape, t.stride()) for t in given if t is not None]
-        try:
+        with contextlib.suppress(NotImplementedError):
             meta = op(*positional, **named)
-        except NotImplementedError:
-            pass
         for target, shape, stride in layouts:
             if target.shape == shape and target.stride() != stride:  # sort's meta kernel changes strides
                 target.as_strided_(shape, stride)
@@ -275,8 +276,13 @@ class Trace:
                 continue
             value = queue.pop(0)
             like = metas[index] if index < len(metas) else None
-            answers.append(None if value is None else self._new_results(op, like, [value]) if like is not None else
-                           self._bind_new(value))
+            answers.append(
+                None
+                if value is None
+                else self._new_results(op, like, [value])
+                if like is not None
+                else self._bind_new(value)
+            )
         return None if not answers else answers[0] if len(answers) == 1 else tuple(answers)
 
     def _bind_new(self, value: Value) -> torch.Tensor:
@@ -410,14 +416,16 @@ def _is_operand(rule: Lowering, name: str, kind: str, number: Any) -> bool:
 
 def is_static_integral(number: Any) -> bool:
     """Numbers that a `static_integral` argument keeps as constants; csrc/dispatch.cpp has the same rule."""
-    return isinstance(number, (bool, int)) or isinstance(number, float) and (number == 0.5 or number.is_integer())
+    return isinstance(number, (bool, int)) or (isinstance(number, float) and (number == 0.5 or number.is_integer()))
 
 
 def _is_default(argument: torch._C.Argument, value: Any) -> bool:
     if not argument.has_default_value():
         return False
     default = argument.default_value
-    return value is default or type(value) is type(default) and not isinstance(value, torch.Tensor) and value == default
+    return value is default or (
+        type(value) is type(default) and not isinstance(value, torch.Tensor) and value == default
+    )
 
 
 def _bind_arguments(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -443,9 +451,9 @@ def _call_arguments(op: OpOverload, bound: dict[str, Any]) -> tuple[list[Any], d
             named[argument.name] = value
         else:
             positional.append(value)
-    if "device" not in named and any(a.name == "device" and a.kwarg_only for a in op._schema.arguments):
-        if not any(isinstance(v, torch.Tensor) for v in positional):
-            named["device"] = torch.device("meta")
+    is_factory = not any(isinstance(v, torch.Tensor) for v in positional)
+    if is_factory and "device" not in named and any(a.name == "device" and a.kwarg_only for a in op._schema.arguments):
+        named["device"] = torch.device("meta")
     return positional, named
 
 

@@ -4,13 +4,13 @@
 operation. Read `core.py` first. Only `ops` and what lies above it may import this package.
 """
 
-from torch_tpu.hlo.arith import *  # noqa: F403
-from torch_tpu.hlo.compute import *  # noqa: F403
+from torch_tpu.hlo.arith import *
+from torch_tpu.hlo.compute import *
 from torch_tpu.hlo.contraction import convolution as convolution
 from torch_tpu.hlo.contraction import dot_general as dot_general
 from torch_tpu.hlo.contraction import use_precision as use_precision
 from torch_tpu.hlo.core import Function, Number, Value, current, emit, emit_many, region  # noqa: F401
-from torch_tpu.hlo.shape import *  # noqa: F403
+from torch_tpu.hlo.shape import *
 from torch_tpu.hlo.types import (  # noqa: F401
     NAMES,
     bits_dtype,

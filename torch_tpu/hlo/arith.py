@@ -89,9 +89,7 @@ def bitcast(x: Value, dtype: torch.dtype) -> Value:
         return x
     old, new = x.dtype.itemsize, dtype.itemsize
     shape = x.shape if old == new else (*x.shape, old // new) if old > new else x.shape[:-1]
-    return emit(
-        f"stablehlo.bitcast_convert {x.name} : ({x.type}) -> {tensor_type(shape, dtype)}", shape, dtype
-    )
+    return emit(f"stablehlo.bitcast_convert {x.name} : ({x.type}) -> {tensor_type(shape, dtype)}", shape, dtype)
 
 
 def broadcast_in_dim(x: Value, shape: Sequence[int], dims: Sequence[int]) -> Value:
@@ -207,9 +205,7 @@ def abs(x: Value) -> Value:
 
 def is_finite(x: Value) -> Value:
     """For floating point only."""
-    return emit(
-        f"stablehlo.is_finite {x.name} : ({x.type}) -> {tensor_type(x.shape, torch.bool)}", x.shape, torch.bool
-    )
+    return emit(f"stablehlo.is_finite {x.name} : ({x.type}) -> {tensor_type(x.shape, torch.bool)}", x.shape, torch.bool)
 
 
 def is_nan(x: Value) -> Value:
@@ -280,9 +276,7 @@ def select(condition: Value, x: Value | Number, y: Value | Number) -> Value:
     """x where the condition holds, else y; all three broadcast."""
     x, y = _operands(x, y)
     condition, x, y = broadcast(condition, x, y)
-    return emit(
-        f"stablehlo.select {condition.name}, {x.name}, {y.name} : {condition.type}, {x.type}", x.shape, x.dtype
-    )
+    return emit(f"stablehlo.select {condition.name}, {x.name}, {y.name} : {condition.type}, {x.type}", x.shape, x.dtype)
 
 
 def clamp(low: Value | Number, x: Value, high: Value | Number) -> Value:
@@ -328,5 +322,5 @@ for _name, _function in {
 }.items():
     setattr(Value, f"__{_name}__", _function)
     setattr(Value, f"__r{_name}__", _flipped(_function))
-setattr(Value, "__neg__", negate)
-setattr(Value, "__invert__", bitwise_not)
+Value.__neg__ = negate
+Value.__invert__ = bitwise_not

@@ -221,9 +221,7 @@ def while_loop(
     )
 
 
-def fori_loop(
-    count: Value | int, init: Sequence[Value], body: Callable[..., Sequence[Value]]
-) -> list[Value]:
+def fori_loop(count: Value | int, init: Sequence[Value], body: Callable[..., Sequence[Value]]) -> list[Value]:
     """body(index, *state) -> state, for index (a scalar int32) 0, 1, ... count - 1."""
     limit = count if isinstance(count, Value) else scalar(count, torch.int32)
 
@@ -308,8 +306,10 @@ def custom_call(
         fields.append(f"backend_config = {config}")
     for name, layouts in (("operand_layouts", operand_layouts), ("result_layouts", result_layouts)):
         if layouts is not None:
-            parts = [f"dense<[{_ints(order)}]> : tensor<{len(order)}xindex>" if order else "dense<> : tensor<0xindex>"
-                     for order in layouts]
+            parts = [
+                f"dense<[{_ints(order)}]> : tensor<{len(order)}xindex>" if order else "dense<> : tensor<0xindex>"
+                for order in layouts
+            ]
             fields.append(f"{name} = [{', '.join(parts)}]")
     if output_operand_aliases:
         place = "" if len(results) == 1 else "{}"
@@ -336,5 +336,3 @@ def optimization_barrier(values: Sequence[Value]) -> list[Value]:
     return emit_many(
         f"stablehlo.optimization_barrier {names} : {signature}", [(value.shape, value.dtype) for value in values]
     )
-
-

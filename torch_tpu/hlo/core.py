@@ -8,9 +8,9 @@ the innermost open function of this thread.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Iterator, overload
+from typing import Any, overload
 
 import torch
 

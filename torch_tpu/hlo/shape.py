@@ -52,8 +52,7 @@ def transpose(x: Value, permutation: Sequence[int]) -> Value:
         return x
     shape = tuple(x.shape[dim] for dim in permutation)
     return emit(
-        f"stablehlo.transpose {x.name}, dims = [{_ints(permutation)}] : "
-        f"({x.type}) -> {tensor_type(shape, x.dtype)}",
+        f"stablehlo.transpose {x.name}, dims = [{_ints(permutation)}] : ({x.type}) -> {tensor_type(shape, x.dtype)}",
         shape,
         x.dtype,
     )
@@ -73,9 +72,7 @@ def slice(x: Value, start: Sequence[int], limit: Sequence[int], step: Sequence[i
     if shape == x.shape:
         return x
     ranges = ", ".join(f"{lo}:{hi}:{by}" for lo, hi, by in zip(start, limit, step, strict=True))
-    return emit(
-        f"stablehlo.slice {x.name} [{ranges}] : ({x.type}) -> {tensor_type(shape, x.dtype)}", shape, x.dtype
-    )
+    return emit(f"stablehlo.slice {x.name} [{ranges}] : ({x.type}) -> {tensor_type(shape, x.dtype)}", shape, x.dtype)
 
 
 def slice_in_dim(x: Value, dim: int, start: int, limit: int, step: int = 1) -> Value:
@@ -145,8 +142,7 @@ def concatenate(values: Sequence[Value], dim: int) -> Value:
     names = ", ".join(value.name for value in values)
     signature = ", ".join(value.type for value in values)
     return emit(
-        f"stablehlo.concatenate {names}, dim = {dim} : "
-        f"({signature}) -> {tensor_type(tuple(shape), values[0].dtype)}",
+        f"stablehlo.concatenate {names}, dim = {dim} : ({signature}) -> {tensor_type(tuple(shape), values[0].dtype)}",
         shape,
         values[0].dtype,
     )

@@ -97,7 +97,7 @@ def scalar_text(number: Any, dtype: torch.dtype) -> str:
         return f"({scalar_text(value.real, part)}, {scalar_text(value.imag, part)})"
     if dtype.is_floating_point:
         return _float_text(float(number), dtype)
-    if isinstance(number, float) and not number.is_integer() or not isinstance(number, numbers.Real):
+    if (isinstance(number, float) and not number.is_integer()) or not isinstance(number, numbers.Real):
         raise TypeError(f"{number!r} is not an integer and cannot be a constant of {dtype}")
     return str(math.trunc(number))
 

@@ -222,8 +222,7 @@ def _rows(x: Value) -> int:
 @lowering("linear")
 def linear(ctx: Context, x: Value, weight: Value, bias: Value | None = None) -> Value:
     product = linear_product(x, weight, ctx.platform)
-    product = product if bias is None else hlo.add(product, hlo.convert(bias, product.dtype))
-    return hlo.convert(product, out_dtype or x.dtype)
+    return product if bias is None else hlo.add(product, hlo.convert(bias, product.dtype))
 
 
 @lowering("linear_backward")
@@ -429,7 +428,8 @@ def grouped_mm(
         product = _grouped_rows(x, y, offs)
     else:
         product = hlo.transpose(_grouped_rows(hlo.transpose(y, (1, 0)), hlo.transpose(x, (0, 2, 1)), offs), (1, 0))
-    return product if bias is None else hlo.add(product, hlo.convert(bias, product.dtype))
+    product = product if bias is None else hlo.add(product, hlo.convert(bias, product.dtype))
+    return hlo.convert(product, out_dtype or x.dtype)
 
 
 def _visits(offs: Value, size: int, tile: int) -> tuple[int, list[Value], list[Value]]:

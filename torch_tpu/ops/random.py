@@ -228,10 +228,10 @@ def uniform(ctx: Context, x: Value, low: float = 0.0, high: float = 1.0) -> Valu
     """[low, high): what rounds to high becomes low, as in PyTorch's CUDA kernel."""
     require(low <= high, f"uniform_ expects from <= to, got from={low}, to={high}")
     dtype, compute = ctx.out.dtype, hlo.compute_dtype(ctx.out.dtype)
-    low, high = number(low, compute), number(high, compute)
-    drawn = low + (high - low) * from_zero(ctx, ctx.out.shape, dtype)
+    start, end = number(low, compute), number(high, compute)
+    drawn = start + (end - start) * from_zero(ctx, ctx.out.shape, dtype)
     rounded = hlo.convert(hlo.convert(drawn, dtype), compute)
-    return hlo.select(hlo.greater_equal(rounded, hlo.convert(hlo.convert(high, dtype), compute)), low, drawn)
+    return hlo.select(hlo.greater_equal(rounded, hlo.convert(hlo.convert(end, dtype), compute)), start, drawn)
 
 
 def _standard_uniform(ctx: Context) -> Value:

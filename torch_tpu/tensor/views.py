@@ -33,7 +33,7 @@ class View(NamedTuple):
             tensor.dtype,
             tuple(tensor.shape),
             tensor.stride(),
-            tensor.storage_offset(),
+            int(tensor.storage_offset()),
             tensor.is_conj(),
             tensor.is_neg(),
         )
@@ -205,9 +205,7 @@ def _arrange(part: Value, view: View, kept: Sequence[int]) -> Value:
     return hlo.reshape(part, view.size)
 
 
-def _selection(
-    shape: Sequence[int], view: View, offset: Value
-) -> tuple[list[Value], list[int], tuple[int, ...]]:
+def _selection(shape: Sequence[int], view: View, offset: Value) -> tuple[list[Value], list[int], tuple[int, ...]]:
     """Starts and lengths of the window that a selecting view takes of an array, and the view's dimensions in it.
 
     The view's dimensions are whole or cut dimensions of the array, and it takes one index of each other one; only
