@@ -21,7 +21,6 @@ import torch_tpu
 torch_tpu._autoload()
 
 from torch_tpu import _plug  # noqa: E402
-from torch_tpu.eager import dispatch  # noqa: E402
 from torch_tpu.eager.observe import observers  # noqa: E402
 
 LOOP = 200
@@ -49,16 +48,17 @@ def program_of(call: Callable[[], Any]) -> Any:
     return catch.program
 
 
-def least(function: Callable[[], Any], repeats: int = 40) -> float:
-    """Microseconds of one call; results are kept until the loop ends, as a chain keeps its last."""
-    found = []
+def least(functions: dict[str, Callable[[], Any]], repeats: int = 60) -> dict[str, float]:
+    """Microseconds of one call of each; the functions take turns, so that all see the same machine."""
+    found = dict.fromkeys(functions, float("inf"))
     for _ in range(repeats):
-        start = time.perf_counter()
-        for _ in range(LOOP):
-            function()
-        found.append((time.perf_counter() - start) * 1e6 / LOOP)
-        torch.tpu.synchronize()
-    return min(found)
+        for name, function in functions.items():
+            start = time.perf_counter()
+            for _ in range(LOOP):
+                function()
+            found[name] = min(found[name], (time.perf_counter() - start) * 1e6 / LOOP)
+            torch.tpu.synchronize()
+    return found
 
 
 def parts() -> dict[str, float]:
@@ -68,24 +68,28 @@ def parts() -> dict[str, float]:
     program = program_of(lambda: x + y)
     executable = program.executable
     arrays = [_plug.get_value(x), _plug.get_value(y)]
-    whole = least(lambda: torch.add(x, y))
-    started = least(lambda: executable.loaded.execute_sharded(arrays))
-    run = least(lambda: executable.run(arrays))
-    called = least(lambda: dispatch.execute(program, list(arrays), None))
-    viewed = least(lambda: x.view(8, 8))
-    made = least(lambda: torch.empty(8, 8, device="tpu"))
-    empty_host = least(lambda: torch.empty(8, 8))
-    rest = whole - called - viewed
+    found = least(
+        {
+            "whole": lambda: torch.add(x, y),
+            "start": lambda: executable.loaded.execute_sharded(arrays),
+            "run": lambda: executable.run(arrays),
+            "program": lambda: program.run(list(arrays), None),
+            "view": lambda: x.view(8, 8),
+            "empty": lambda: torch.empty(8, 8, device="tpu"),
+            "empty on the CPU": lambda: torch.empty(8, 8),
+            "whole on the CPU": lambda: torch.add(host_x, host_y),
+        }
+    )
     return {
-        "torch.add on the device": whole,
-        "  XLA: start the program": started,
-        "  XLA: results as arrays, counted": run - started,
-        "  Python: the call from the plug": called - run,
-        "  PyTorch: binding, dispatcher, autograd (as x.view)": viewed,
-        "  plug: key, lookup, operands, new tensor and storage": rest,
-        "for comparison: torch.empty on the device": made,
-        "for comparison: torch.empty on the CPU": empty_host,
-        "for comparison: torch.add on the CPU": least(lambda: torch.add(host_x, host_y)),
+        "torch.add on the device": found["whole"],
+        "  XLA: start the program": found["start"],
+        "  XLA: results as arrays, counted": found["run"] - found["start"],
+        "  Python: what a program's operands need first": found["program"] - found["run"],
+        "  PyTorch: binding, dispatcher, autograd (as x.view)": found["view"],
+        "  plug: key, lookup, operands, new tensor and storage": found["whole"] - found["program"] - found["view"],
+        "for comparison: torch.empty on the device": found["empty"],
+        "for comparison: torch.empty on the CPU": found["empty on the CPU"],
+        "for comparison: torch.add on the CPU": found["whole on the CPU"],
     }
 
 

@@ -110,6 +110,7 @@ bool selects(const Slot* slot, const at::Tensor& t, int64_t& fixed) {
   }
   for (size_t dim = 0; dim < aval.size.size(); ++dim) {
     if (aval.size[dim] == 1) continue;
+    if (aval.size[dim] == 0) return false;  // a storage that was made larger
     const auto index = offset / aval.stride[dim] % aval.size[dim];
     int64_t length = 0;
     for (size_t i = 0; i < sizes.size(); ++i)

@@ -34,17 +34,30 @@ TOLERANCES = {
 def bind(op, rule, args, kwargs, function):
     """The arguments as a lowering gets them, and the CPU tensors that are its operands, in order."""
     operands = []
-    wide = any(torch.is_tensor(t) and t.dtype in (torch.float64, torch.complex128)
-               for t in torch.utils._pytree.tree_leaves((args, kwargs))) or kwargs.get("dtype") is torch.float64
+    wide = (
+        any(
+            torch.is_tensor(t) and t.dtype in (torch.float64, torch.complex128)
+            for t in torch.utils._pytree.tree_leaves((args, kwargs))
+        )
+        or kwargs.get("dtype") is torch.float64
+    )
 
     def tensor(t):
         operands.append(t.detach().contiguous())
         return function.argument(tuple(t.shape), t.dtype)
 
     def scalar(s):
-        dtype = (torch.bool if isinstance(s, bool) else torch.int64 if isinstance(s, int)
-                 else (torch.float64 if wide else torch.float32) if isinstance(s, float)
-                 else torch.complex128 if wide else torch.complex64)
+        dtype = (
+            torch.bool
+            if isinstance(s, bool)
+            else torch.int64
+            if isinstance(s, int)
+            else (torch.float64 if wide else torch.float32)
+            if isinstance(s, float)
+            else torch.complex128
+            if wide
+            else torch.complex64
+        )
         operands.append(torch.tensor(s, dtype=dtype))
         return function.argument((), dtype, weak=True)
 
@@ -57,7 +70,11 @@ def bind(op, rule, args, kwargs, function):
         if value is None or isinstance(value, torch.dtype) or arg.name in rule.static:
             return value
         if kind in ("number", "Optional[number]") and isinstance(value, (bool, int, float, complex)):
-            if arg.name in rule.static_integral and not isinstance(value, complex) and (value == 0.5 or value == int(value)):
+            if (
+                arg.name in rule.static_integral
+                and not isinstance(value, complex)
+                and (value == 0.5 or value == int(value))
+            ):
                 return value
             return scalar(value)
         if kind == "List[number]":
@@ -107,20 +124,27 @@ class Check(TorchDispatchMode):
         try:
             self.compare(op, rule, args, kwargs, want)
             self.counts[name]["ok"] += 1
-        except Exception as error:  # noqa: BLE001 - reported, and the run goes on
+        except Exception as error:
             self.counts[name]["FAIL"] += 1
             if self.counts[name]["FAIL"] <= 3:
                 shown = torch.utils._pytree.tree_map(
-                    lambda t: f"{t.dtype}{list(t.shape)}" if torch.is_tensor(t) else t, (args, kwargs))
+                    lambda t: f"{t.dtype}{list(t.shape)}" if torch.is_tensor(t) else t, (args, kwargs)
+                )
                 print(f"FAIL {name} {str(shown)[:300]}\n     {type(error).__name__}: {str(error)[:600]}", flush=True)
                 if not isinstance(error, (AssertionError, ValueError)):
                     print("     " + traceback.format_exc().splitlines()[-3].strip())
         return want
 
     def compare(self, op, rule, args, kwargs, want):
-        outs = [t for t in ([want] if torch.is_tensor(want) else want) if torch.is_tensor(t)] if want is not None else []
+        outs = (
+            [t for t in ([want] if torch.is_tensor(want) else want) if torch.is_tensor(t)] if want is not None else []
+        )
         flat = [torch.is_tensor(t) for t in ([want] if torch.is_tensor(want) else want)]
-        with torch._C._DisableTorchDispatch() if hasattr(torch._C, "_DisableTorchDispatch") else warnings.catch_warnings():
+        with (
+            torch._C._DisableTorchDispatch()
+            if hasattr(torch._C, "_DisableTorchDispatch")
+            else warnings.catch_warnings()
+        ):
             ctx = registry.Context(rule.op, tuple(registry.Spec(tuple(t.shape), t.dtype) for t in outs))
             with hlo.Function() as function:
                 positional, named, operands = bind(op, rule, args, kwargs, function)
@@ -131,16 +155,24 @@ class Check(TorchDispatchMode):
                 results = [v for v in registry.apply(rule, ctx, positional, named) if v is not None]
             text = function.module(results)
             program = self.client.compile(text, [(v.shape, v.dtype) for v in results])
-            got = [self.client.get(a, v.dtype)
-                   for a, v in zip(program.run([self.client.put(t) for t in operands]), results)]
+            got = [
+                self.client.get(a, v.dtype)
+                for a, v in zip(program.run([self.client.put(t) for t in operands]), results)
+            ]
             assert len(got) == sum(flat), f"{len(got)} results, not {sum(flat)}"
             if rule.random:
                 return
             for index, (mine, theirs) in enumerate(zip(got, outs)):
                 rtol, atol = TOLERANCES.get(theirs.dtype, (0, 0))
                 theirs = theirs.detach().resolve_conj().resolve_neg()
-                torch.testing.assert_close(mine, theirs.contiguous(), rtol=rtol, atol=atol, equal_nan=True,
-                                           msg=lambda m: f"result {index}: {m}")
+                torch.testing.assert_close(
+                    mine,
+                    theirs.contiguous(),
+                    rtol=rtol,
+                    atol=atol,
+                    equal_nan=True,
+                    msg=lambda m, index=index: f"result {index}: {m}",
+                )
 
 
 def main():
@@ -166,18 +198,19 @@ def main():
             grad = not args.no_backward and info.supports_autograd and dtype in info.supported_backward_dtypes("cpu")
             try:
                 samples = list(info.sample_inputs("cpu", dtype, requires_grad=grad))
-            except Exception:  # noqa: BLE001 - no samples on the CPU: nothing to compare
+            except Exception:
                 continue
             step = max(1, len(samples) // args.limit)
             for sample in samples[::step][: args.limit]:
                 try:
                     with check:
                         out = info(sample.input, *sample.args, **sample.kwargs)
-                        leaves = [t for t in torch.utils._pytree.tree_leaves(out)
-                                  if torch.is_tensor(t) and t.requires_grad]
+                        leaves = [
+                            t for t in torch.utils._pytree.tree_leaves(out) if torch.is_tensor(t) and t.requires_grad
+                        ]
                         if grad and leaves:
                             torch.autograd.backward(leaves, [torch.randn_like(t) for t in leaves])
-                except Exception:  # noqa: BLE001 - the CPU itself refuses the sample
+                except Exception:
                     continue
     failed = 0
     for name, counts in sorted(check.counts.items()):

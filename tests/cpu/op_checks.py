@@ -7,7 +7,8 @@
     check_out("mul", (3, 4), (4,))                          # out= of the right size, of a wrong one, and strided
     check_error("mul", (3,), (4,), match="must match")      # PyTorch's error type, and this text
 
-Tolerances are `torch.testing.assert_close`'s own. No check passes if an operator ran on the CPU in the device's place.
+Tolerances are `torch.testing.assert_close`'s own; where the two differ by more, the device must be at least as near to
+the result in double precision. No check passes if an operator ran on the CPU in the device's place.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ INTS = (I64, I32, U8)
 NUMBERS = (F32, BF16, I64)
 ALL = (F32, BF16, I64, BOOL)
 
-NAMESPACES = (torch, torch.nn.functional, torch.special, torch.linalg, torch.fft, torch.Tensor, torch.ops.aten)
+NAMESPACES = (torch.nn.functional, torch.linalg, torch, torch.special, torch.fft, torch.Tensor, torch.ops.aten)
 
 Maker = Callable[[torch.dtype], torch.Tensor]
 
@@ -40,7 +41,13 @@ Maker = Callable[[torch.dtype], torch.Tensor]
 
 def random(*shape: int, low: float | None = None, high: float | None = None, dtype: torch.dtype | None = None) -> Maker:
     """Random values between two bounds, of a dtype of their own if one is given."""
-    return lambda given: make_tensor(shape, dtype=dtype or given, device="cpu", low=low, high=high)
+
+    def make(given: torch.dtype) -> torch.Tensor:
+        wanted = dtype or given
+        bounds = (-2, 2) if low is None and (wanted.is_floating_point or wanted.is_complex) else (low, high)
+        return make_tensor(shape, dtype=wanted, device="cpu", low=bounds[0], high=bounds[1])
+
+    return make
 
 
 def index(*shape: int, high: int, low: int = 0) -> Maker:
@@ -53,7 +60,9 @@ def mask(*shape: int) -> Maker:
 
 
 def values(data: Any, dtype: torch.dtype | None = None) -> Maker:
-    return lambda given: torch.tensor(data, dtype=dtype or given)
+    """These values; booleans stay booleans."""
+    plain = torch.tensor(data)
+    return lambda given: plain if plain.dtype is BOOL and dtype is None else torch.tensor(data, dtype=dtype or given)
 
 
 def strided(*shape: int) -> Maker:
@@ -76,6 +85,17 @@ def channels_last(*shape: int) -> Maker:
     return lambda given: make_tensor(shape, dtype=given, device="cpu").to(memory_format=torch.channels_last)
 
 
+def fixed(given: Maker) -> Maker:
+    """A tensor that PyTorch has no gradient for."""
+
+    def make(dtype: torch.dtype) -> torch.Tensor:
+        made = given(dtype)
+        made.fixed = True  # type: ignore[attr-defined]
+        return made
+
+    return make
+
+
 def host(value: float | bool | complex, dtype: torch.dtype) -> Maker:
     """A 0-dim tensor that stays on the CPU."""
     made = torch.tensor(value, dtype=dtype)
@@ -89,7 +109,7 @@ LAYOUTS = (strided, transposed, expanded)
 def _make(given: Any, dtype: torch.dtype) -> Any:
     """A shape, a list of values, a tensor or a maker as a CPU tensor; anything else as it is."""
     if isinstance(given, torch.Size) or (isinstance(given, tuple) and all(type(size) is int for size in given)):
-        return make_tensor(given, dtype=dtype, device="cpu")
+        return random(*given)(dtype)
     if isinstance(given, list):
         return torch.tensor(given, dtype=dtype)
     return given(dtype) if callable(given) else given
@@ -134,7 +154,10 @@ def same(found: Any, expected: Any, note: str = "") -> None:
     assert type(found) is type(expected), f"{note}: {type(found).__name__} instead of {type(expected).__name__}"
     if isinstance(expected, torch.Tensor):
         assert_close(
-            found.detach().cpu(), expected.detach(), equal_nan=True, msg=lambda text: f"{note}: {text}" if note else text
+            found.detach().cpu(),
+            expected.detach(),
+            equal_nan=True,
+            msg=lambda text: f"{note}: {text}" if note else text,
         )
     elif isinstance(expected, (list, tuple)):
         assert len(found) == len(expected), note
@@ -169,61 +192,98 @@ def check(
         torch.manual_seed(7)
         arguments = [_make(given, dtype) for given in inputs]
         keywords = {name: _make(given, dtype) if callable(given) else given for name, given in named.items()}
-        leaves = [x for x in (*arguments, *keywords.values()) if isinstance(x, torch.Tensor)]
-        differentiable = [grad and (x.is_floating_point() or x.is_complex()) and not hasattr(x, "stays") for x in leaves]
-        twins = [to_device(x) for x in leaves]
-        if any(differentiable):
-            # A copy of its own for each side: the call may write to it.
-            leaves = [x.detach().requires_grad_() if wanted else x for x, wanted in zip(leaves, differentiable)]
-            twins = [x.detach().requires_grad_() if wanted else x for x, wanted in zip(twins, differentiable)]
-        _compare(function, arguments, keywords, leaves, twins, strides, f"{call} {dtype}")
+        _Case(function, arguments, keywords, grad, f"{_name(call)} {dtype}").compare(strides)
 
 
-def _compare(
-    function: Callable[..., Any],
-    arguments: Sequence[Any],
-    keywords: dict[str, Any],
-    leaves: list[torch.Tensor],
-    twins: list[torch.Tensor],
-    strides: bool,
-    note: str,
-) -> None:
-    def run(tensors: list[torch.Tensor]) -> Any:
-        rest = iter(tensors)
-        positional = [next(rest) if isinstance(x, torch.Tensor) else x for x in arguments]
-        return function(*positional, **{k: next(rest) if isinstance(x, torch.Tensor) else x for k, x in keywords.items()})
-
-    before = dict(torch_tpu.stats()["fallbacks"])
-    with torch_tpu.settings.override(fallback="count"):
-        expected, found = run(leaves), run(twins)
-        same(found, expected, note)
-        for one, other in zip(tensors(found), tensors(expected), strict=True):
-            assert one.device.type == "tpu" or hasattr(other, "stays"), f"{note}: a result on {one.device}"
-            assert one.requires_grad == other.requires_grad, f"{note}: requires_grad is {one.requires_grad}"
-            assert not strides or one.stride() == other.stride(), f"{note}: {one.stride()} instead of {other.stride()}"
-        _compare_gradients(leaves, tensors(expected), twins, tensors(found), note)
-    assert dict(torch_tpu.stats()["fallbacks"]) == before, f"{note} ran on the CPU: {torch_tpu.fallback_reasons()}"
+def _name(call: str | Callable[..., Any]) -> str:
+    return call if isinstance(call, str) else call.__qualname__
 
 
-def _compare_gradients(
-    leaves: list[torch.Tensor],
-    expected: list[torch.Tensor],
-    twins: list[torch.Tensor],
-    found: list[torch.Tensor],
-    note: str,
-) -> None:
-    kept = [place for place, x in enumerate(expected) if x.requires_grad]
-    wanted = [place for place, x in enumerate(leaves) if x.requires_grad]
-    if not kept or not wanted:
-        return
-    weights = [make_tensor(expected[p].shape, dtype=expected[p].dtype, device="cpu", low=-1, high=1) for p in kept]
+class _Case:
+    """One call with its inputs, for the CPU, for the device and, where these two differ, in double precision."""
 
-    def gradients(results: list[torch.Tensor], inputs: list[torch.Tensor], outer: list[torch.Tensor]) -> Any:
-        chosen = [inputs[p] for p in wanted]
-        return torch.autograd.grad([results[p] for p in kept], chosen, outer, allow_unused=True)
+    def __init__(
+        self, function: Callable[..., Any], arguments: Sequence[Any], keywords: dict[str, Any], grad: bool, note: str
+    ):
+        self.function, self.arguments, self.keywords, self.note = function, arguments, keywords, note
+        self.given = [x for x in (*arguments, *keywords.values()) if isinstance(x, torch.Tensor)]
+        self.differentiable = [
+            grad and (x.is_floating_point() or x.is_complex()) and not hasattr(x, "stays") and not hasattr(x, "fixed")
+            for x in self.given
+        ]
+        self.weights: list[torch.Tensor] = []
+        self.twins = self.leaves(to_device)
+        self.exact = self.leaves(_widened)
+        self.own = self.leaves(lambda x: x)
 
-    reference = gradients(expected, leaves, weights)
-    same(gradients(found, twins, [w.to("tpu") for w in weights]), reference, f"gradient of {note}")
+    def leaves(self, move: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
+        moved = [move(x) for x in self.given]
+        return [x.detach().requires_grad_() if wanted else x for x, wanted in zip(moved, self.differentiable)]
+
+    def run(self, inputs: Sequence[torch.Tensor]) -> Any:
+        rest = iter(inputs)
+
+        def one(x: Any) -> Any:
+            return next(rest) if isinstance(x, torch.Tensor) else x
+
+        positional = [one(x) for x in self.arguments]
+        return self.function(*positional, **{name: one(x) for name, x in self.keywords.items()})
+
+    def compare(self, strides: bool) -> None:
+        before = dict(torch_tpu.stats()["fallbacks"])
+        with torch_tpu.settings.override(fallback="count"):
+            expected, found = self.run(self.own), self.run(self.twins)
+            self.same(found, expected, self.note, lambda: self.run(self.exact))
+            for one, other in zip(tensors(found), tensors(expected), strict=True):
+                assert one.device.type == "tpu" or hasattr(other, "stays"), f"{self.note}: a result on {one.device}"
+                assert one.requires_grad == other.requires_grad, f"{self.note}: requires_grad is {one.requires_grad}"
+                assert not strides or _steps(one) == _steps(other), f"{self.note}: {one.stride()}, not {other.stride()}"
+            self.compare_gradients(expected, found)
+        assert dict(torch_tpu.stats()["fallbacks"]) == before, f"{self.note}: {torch_tpu.fallback_reasons()}"
+
+    def compare_gradients(self, expected: Any, found: Any) -> None:
+        results = tensors(expected)
+        kept = [place for place, x in enumerate(results) if x.requires_grad]
+        if not kept or not any(self.differentiable):
+            return
+        self.weights = [random(*results[p].shape, low=-1, high=1)(results[p].dtype) for p in kept]
+
+        def gradients(answer: Any, inputs: list[torch.Tensor], move: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+            chosen = [x for x, wanted in zip(inputs, self.differentiable) if wanted]
+            kept_results = [tensors(answer)[place] for place in kept]
+            return torch.autograd.grad(kept_results, chosen, [move(w) for w in self.weights], allow_unused=True)
+
+        reference = gradients(expected, self.own, lambda w: w)
+        answer = gradients(found, self.twins, lambda w: w.to("tpu"))
+        exact = self.leaves(_widened)
+        self.same(answer, reference, f"gradient of {self.note}", lambda: gradients(self.run(exact), exact, _widened))
+
+    def same(self, found: Any, expected: Any, note: str, exact: Callable[[], Any]) -> None:
+        """They are equal within PyTorch's tolerances, or the device is at least as near to the exact result."""
+        try:
+            same(found, expected, note)
+        except AssertionError:
+            for one, other, truth in zip(tensors(found), tensors(expected), tensors(exact()), strict=True):
+                if one.shape != other.shape or one.dtype is not other.dtype or not _nearer(one.cpu(), other, truth):
+                    raise
+
+
+def _widened(x: torch.Tensor) -> torch.Tensor:
+    """In double precision."""
+    wide = torch.complex128 if x.is_complex() else F64 if x.is_floating_point() else x.dtype
+    return x.detach().to(wide, copy=True)
+
+
+def _nearer(found: torch.Tensor, expected: torch.Tensor, truth: torch.Tensor) -> bool:
+    if not (found.is_floating_point() or found.is_complex()):
+        return False
+    wide = torch.complex128 if found.is_complex() else F64
+    ours, theirs = ((x.detach().to(wide) - truth.detach()).abs() for x in (found, expected))
+    return bool(ours.isfinite().all()) and bool(ours.max() <= theirs.max())
+
+
+def _steps(x: torch.Tensor) -> list[int]:
+    return [step for size, step in zip(x.shape, x.stride(), strict=True) if size != 1]
 
 
 def check_in_place(
@@ -248,7 +308,9 @@ def check_in_place(
     check(view, *inputs, dtypes=dtypes, grad=grad, **named)
 
 
-def check_out(name: str | Callable[..., Any], *inputs: Any, dtypes: Iterable[torch.dtype] = (F32,), **named: Any) -> None:
+def check_out(
+    name: str | Callable[..., Any], *inputs: Any, dtypes: Iterable[torch.dtype] = (F32,), **named: Any
+) -> None:
     """out= of the right size, an empty one that is resized, and a strided one whose gaps stay as they are."""
     function = _find(name)
 
@@ -264,7 +326,9 @@ def check_out(name: str | Callable[..., Any], *inputs: Any, dtypes: Iterable[tor
         return run
 
     def gaps(x: torch.Tensor) -> torch.Tensor:
-        return torch.ones([size * 2 for size in x.shape], dtype=x.dtype, device=x.device)[(slice(None, None, 2),) * x.dim()]
+        return torch.ones([size * 2 for size in x.shape], dtype=x.dtype, device=x.device)[
+            (slice(None, None, 2),) * x.dim()
+        ]
 
     check(into(torch.zeros_like), *inputs, dtypes=dtypes, grad=False, **named)
     check(into(lambda x: x.new_empty(0)), *inputs, dtypes=dtypes, grad=False, strides=True, **named)

@@ -83,7 +83,7 @@ def test_transforms():
     assert torch.func.grad(lambda v: (v**2).sum())(x).tolist() == [0, 2, 4]
     assert torch.func.vmap(lambda v: v * 2 + x.sum())(x).tolist() == [3, 5, 7]
     assert torch.func.jacrev(lambda v: v**2)(x).diagonal().tolist() == [0, 2, 4]
-    value, tangent = torch.func.jvp(torch.sin, (x,), (torch.ones_like(x),))
+    _, tangent = torch.func.jvp(torch.sin, (x,), (torch.ones_like(x),))
     assert torch.allclose(tangent, x.cos())
 
 

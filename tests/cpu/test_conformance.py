@@ -92,6 +92,7 @@ def info_of(function, process=lambda output: output):
 
     class Info:
         name = "made_up"
+        op = staticmethod(function)
         decorators = ()
 
         def sample_inputs(self, device, dtype, requires_grad):

@@ -215,7 +215,9 @@ def test_streams_and_events():
     assert first.elapsed_time(generic) > 0
 
     stream = torch.tpu.Stream()
-    assert isinstance(torch.tpu.current_stream(), torch.tpu.Stream) and "stream_id=0" in repr(torch.tpu.default_stream())
+    assert isinstance(torch.tpu.current_stream(), torch.tpu.Stream) and "stream_id=0" in repr(
+        torch.tpu.default_stream()
+    )
     assert stream != torch.tpu.default_stream() and torch.tpu.current_stream() == torch.tpu.default_stream()
     with torch.tpu.stream(stream):
         assert torch.tpu.current_stream() == stream
@@ -248,7 +250,9 @@ def test_event_waits_for_its_work_only():
 def test_printing():
     x = torch.arange(4.0, device="tpu")
     assert repr(x) == "tensor([0., 1., 2., 3.], device='tpu:0')"
-    assert repr(nn.Parameter(x)) == "Parameter containing:\ntensor([0., 1., 2., 3.], device='tpu:0', requires_grad=True)"
+    assert (
+        repr(nn.Parameter(x)) == "Parameter containing:\ntensor([0., 1., 2., 3.], device='tpu:0', requires_grad=True)"
+    )
     assert "device='tpu:0', size=(0, 2)" in repr(torch.empty(0, 2, device="tpu"))
 
 

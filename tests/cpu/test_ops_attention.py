@@ -23,7 +23,9 @@ def test_masks():
     check(attend, SHAPE, SHAPE, SHAPE, attn_mask=random(5, 5))
     check(attend, SHAPE, SHAPE, SHAPE, attn_mask=mask(2, 1, 5, 5), grad=False)
     check(attend, SHAPE, SHAPE, SHAPE, attn_mask=values([[True, False, True, True, False]] * 5))
-    check(attend, (1, 1, 2, 4), (1, 1, 2, 4), (1, 1, 2, 4), attn_mask=values([[True, False], [False, False]]), grad=False)
+    check(
+        attend, (1, 1, 2, 4), (1, 1, 2, 4), (1, 1, 2, 4), attn_mask=values([[True, False], [False, False]]), grad=False
+    )
 
 
 def test_grouped_heads_and_layouts():

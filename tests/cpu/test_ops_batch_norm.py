@@ -37,5 +37,7 @@ def test_module_counts_its_batches():
 
 
 def test_errors():
-    check_error(lambda x: F.batch_norm(x, None, None, training=True), (1, 3), error=ValueError, match="more than 1 value")
+    check_error(
+        lambda x: F.batch_norm(x, None, None, training=True), (1, 3), error=ValueError, match="more than 1 value"
+    )
     check_error(lambda x, m: F.batch_norm(x, m, m), (4, 3), (2,), match="running_mean")

@@ -49,7 +49,7 @@ def test_eigenvalues():
 
     def product(x):
         values, vectors = torch.linalg.eigh(x)
-        return (vectors * values) @ vectors.mH
+        return (vectors * values[..., None, :]) @ vectors.mH
 
     check(product, positive(2, 3, 3))
     check(lambda x: torch.linalg.eigvals(x).abs().sort()[0], (3, 3), grad=False)

@@ -71,7 +71,7 @@ def test_triangles():
     check("diag", (3,))
     check("diag", (3, 4), 1)
     check("diag_embed", (2, 3), 1)
-    check("diagonal", (2, 3, 4), 0, -2, -1)
+    check(lambda x: x.diagonal(0, -2, -1), (2, 3, 4))
     check("trace", (3, 4))
 
 

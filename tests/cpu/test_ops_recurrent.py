@@ -6,8 +6,8 @@ import copy
 
 import pytest
 import torch
-from torch import nn
 from op_checks import check
+from torch import nn
 
 
 def run(module):

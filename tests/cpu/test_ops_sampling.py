@@ -43,7 +43,7 @@ def test_multinomial():
     assert set(x.tolist()) == {1, 2} and (x == 2).double().mean().item() == pytest.approx(0.75, abs=0.06)
     assert sorted(draw(lambda: torch.multinomial(weights, 2)).tolist()) == [1, 2]
     assert torch.multinomial(weights.expand(3, 4), 2).shape == (3, 2)
-    with pytest.raises(RuntimeError, match="without replacement|non-negative|prob"):
+    with pytest.raises(RuntimeError, match=r"without replacement|non-negative|prob"):
         torch.multinomial(weights, 5)
 
 

@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from op_checks import BF16, BOOL, F32, F64, I32, I64, check, check_error, check_in_place, check_layouts, check_out, inf, nan
+from op_checks import (
+    BF16,
+    BOOL,
+    F32,
+    F64,
+    I32,
+    I64,
+    check,
+    check_error,
+    check_in_place,
+    check_layouts,
+    check_out,
+    inf,
+    nan,
+)
 
 
 @pytest.mark.parametrize("name", ("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin"))

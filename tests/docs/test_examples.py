@@ -12,6 +12,6 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 torch_tpu._autoload()
 
 
-def test_classify_learns_the_spirals(capsys):
+def test_classify_learns_the_spirals(capsys, counters):
     assert runpy.run_path(str(EXAMPLES / "classify.py"))["main"]() > 0.95
     assert "CPU fallbacks: none" in capsys.readouterr().out

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_its_python_runs(capsys):
+def test_its_python_runs(capsys, counters):
     pytest.importorskip("torch_tpu._plug")
     snippets = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert snippets

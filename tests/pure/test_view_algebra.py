@@ -89,8 +89,6 @@ def check(shape, view, dtype=torch.float32, write=True):
     assert torch.equal(after.flatten().view(view.dtype)[: flat.numel()], expected)
 
 
-
-
 @few
 @given(st.sampled_from(SHAPES), any_view())
 def test_any_view(shape, view):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from torch_tpu import errors
@@ -60,10 +61,8 @@ def _stop() -> None:
 
 def _run() -> None:
     while (marker := _queue.get()) is not None:
-        try:
+        with suppress(errors.TpuError):  # a failed program is reported where its result is read
             platform.client().wait(marker.arrays or [])
-        except errors.TpuError:
-            pass  # a failed program is reported where its result is read
         marker.finish()
 
 

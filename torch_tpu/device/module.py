@@ -79,7 +79,7 @@ def set_device(device: Any) -> None:
     _index(device)
 
 
-class device:  # noqa: N801 - the name of torch.cuda's
+class device:
     """Context manager that would select a device; there is one, so it checks its argument."""
 
     def __init__(self, device: Any):
@@ -93,7 +93,7 @@ class device:  # noqa: N801 - the name of torch.cuda's
         pass
 
 
-class device_of(device):  # noqa: N801
+class device_of(device):
     """Context manager for the device of a tensor or storage; does nothing for those elsewhere."""
 
     def __init__(self, obj: Any):
@@ -338,8 +338,14 @@ def make() -> types.ModuleType:
     for item in _PUBLIC:
         setattr(module, item.__name__, item)
     module.manual_seed_all, module.seed_all = manual_seed_all, seed_all
-    for name in ("_is_in_bad_fork", "_lazy_init", "_exchange_device", "_maybe_exchange_device", "_clear_cache",
-                 "_get_cache_stats"):
+    for name in (
+        "_is_in_bad_fork",
+        "_lazy_init",
+        "_exchange_device",
+        "_maybe_exchange_device",
+        "_clear_cache",
+        "_get_cache_stats",
+    ):
         setattr(module, name, globals()[name])
     default_generators = (_plug.default_generator(),)
     module.default_generators = default_generators

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import inspect
 import sys
+import threading
 from typing import Any
 
 import torch

@@ -74,9 +74,7 @@ def arange(ctx: Context, end: float, dtype: torch.dtype | None = None) -> Value:
 
 
 @lowering("arange.start", "arange.start_step", "range", "range.step", static=["start", "end", "step"])
-def arange_from(
-    ctx: Context, start: float, end: float, step: float = 1, dtype: torch.dtype | None = None
-) -> Value:
+def arange_from(ctx: Context, start: float, end: float, step: float = 1, dtype: torch.dtype | None = None) -> Value:
     return counted(ctx, start, step)
 
 
@@ -94,9 +92,7 @@ def evenly_spaced(ctx: Context, start: Value, end: Value) -> Value:
     if steps < 2:
         return hlo.broadcast_to(start, (steps,))
     places = hlo.iota((steps,), 0, position_dtype(steps))
-    (gaps,) = hlo.optimization_barrier(
-        [hlo.scalar(steps - 1, dtype)]
-    )  # or XLA multiplies by the rounded 1 / gaps
+    (gaps,) = hlo.optimization_barrier([hlo.scalar(steps - 1, dtype)])  # or XLA multiplies by the rounded 1 / gaps
     step = (end - start) / gaps
     rising = start + step * hlo.convert(places, dtype)
     falling = end - step * hlo.convert(steps - 1 - places, dtype)
@@ -139,17 +135,13 @@ def triangle_indices(ctx: Context, first: Value, lengths: Value) -> Value:
 
 
 @lowering("tril_indices")
-def tril_indices(
-    ctx: Context, row: int, col: int, offset: int = 0, dtype: torch.dtype | None = None
-) -> Value:
+def tril_indices(ctx: Context, row: int, col: int, offset: int = 0, dtype: torch.dtype | None = None) -> Value:
     lengths = hlo.clamp(0, hlo.iota((row,), 0, torch.int32) + (offset + 1), col)
     return triangle_indices(ctx, hlo.zeros_like(lengths), lengths)
 
 
 @lowering("triu_indices")
-def triu_indices(
-    ctx: Context, row: int, col: int, offset: int = 0, dtype: torch.dtype | None = None
-) -> Value:
+def triu_indices(ctx: Context, row: int, col: int, offset: int = 0, dtype: torch.dtype | None = None) -> Value:
     first = hlo.clamp(0, hlo.iota((row,), 0, torch.int32) + offset, col)
     return triangle_indices(ctx, first, col - first)
 
@@ -197,16 +189,12 @@ def hamming_window(
 
 
 @lowering("blackman_window", "blackman_window.periodic")
-def blackman_window(
-    ctx: Context, length: int, periodic: bool = True, dtype: torch.dtype | None = None
-) -> Value:
+def blackman_window(ctx: Context, length: int, periodic: bool = True, dtype: torch.dtype | None = None) -> Value:
     return cosine_window(ctx, length, periodic, (0.42, -0.5, 0.08))
 
 
 @lowering("bartlett_window", "bartlett_window.periodic")
-def bartlett_window(
-    ctx: Context, length: int, periodic: bool = True, dtype: torch.dtype | None = None
-) -> Value:
+def bartlett_window(ctx: Context, length: int, periodic: bool = True, dtype: torch.dtype | None = None) -> Value:
     if length == 1:
         return hlo.full((1,), 1, ctx.out.dtype)
     return 1 - hlo.abs(phase(ctx, length, periodic) * 2 - 1)

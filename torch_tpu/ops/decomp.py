@@ -49,9 +49,7 @@ def is_decomposed(op: OpOverload) -> bool:
     """A table entry exists for the overload or for its functional form."""
     functional = schema.form(op).functional
     return any(
-        o in decomposition_table and registry.overload_name(o) not in REFUSED
-        for o in (op, functional)
-        if o is not None
+        o in decomposition_table and registry.overload_name(o) not in REFUSED for o in (op, functional) if o is not None
     )
 
 

@@ -102,9 +102,7 @@ def bag_of(offsets: Value, count: int) -> Value:
 
 def bag_sizes(bags: Value, real: Value, num_bags: int) -> Value:
     """How many indices that are not padding each bag has."""
-    return scatter_rows(
-        hlo.full((num_bags,), 0, torch.int32), 0, bags, hlo.convert(real, torch.int32), hlo.add
-    )
+    return scatter_rows(hlo.full((num_bags,), 0, torch.int32), 0, bags, hlo.convert(real, torch.int32), hlo.add)
 
 
 def fitted(x: Value, spec: Spec) -> Value:
@@ -197,9 +195,7 @@ def bag_gradient(
     if not indices.numel or not grad.numel:
         return zeros
     if mode == MAX:
-        filled = hlo.broadcast_in_dim(
-            hlo.greater(hlo.slice_in_dim(sizes, 0, 0, num_bags), 0), grad.shape, [0]
-        )
+        filled = hlo.broadcast_in_dim(hlo.greater(hlo.slice_in_dim(sizes, 0, 0, num_bags), 0), grad.shape, [0])
         rows = hlo.convert(maxima_of, torch.int32)
         places = hlo.stack([hlo.select(filled, rows, num_weights), hlo.iota(grad.shape, 1, torch.int32)], -1)
         return hlo.scatter(

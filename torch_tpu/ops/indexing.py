@@ -146,9 +146,7 @@ def within(indices: Sequence[Value | None], shape: Sequence[int]) -> list[Value 
 
 
 @lowering("_unsafe_masked_index")
-def unsafe_masked_index(
-    ctx: Context, x: Value, mask: Value, indices: Sequence[Value | None], fill: Value
-) -> Value:
+def unsafe_masked_index(ctx: Context, x: Value, mask: Value, indices: Sequence[Value | None], fill: Value) -> Value:
     filling = hlo.broadcast_to(hlo.convert(fill, x.dtype), ctx.out.shape)
     if x.numel == 0:
         return filling
@@ -261,9 +259,7 @@ def index_fill(ctx: Context, x: Value, dim: int, positions: Value, value: Value)
     size = source.shape[dim]
     if not source.numel or not positions.numel:
         return x
-    marks = add_at(
-        hlo.full((size,), 0, torch.int32), wrap(positions, size), hlo.full(positions.shape, 1, torch.int32)
-    )
+    marks = add_at(hlo.full((size,), 0, torch.int32), wrap(positions, size), hlo.full(positions.shape, 1, torch.int32))
     chosen = hlo.broadcast_in_dim(hlo.greater(marks, 0), source.shape, [dim])
     return hlo.reshape(hlo.select(chosen, filling, source), x.shape)
 

@@ -263,7 +263,7 @@ def _listed(target: Value) -> Value:
 @lowering("multilabel_margin_loss_forward", inferred=True)  # meta keeps a dimension of a vector's loss
 def multilabel_margin_loss(ctx: Context, x: Value, target: Value, reduction: int) -> list[Value]:
     """The mean over classes of max(0, 1 - x[t] + x[i]), summed over targets t and classes i that are none."""
-    if x.ndim > 2 or x.ndim and not x.shape[-1]:
+    if x.ndim > 2 or (x.ndim and not x.shape[-1]):
         raise RuntimeError(f"expected a non-empty vector or matrix, got {x.shape}")
     scores = _as_batch(_computed(x), 2)
     target = hlo.reshape(hlo.convert(target, torch.int64), scores.shape)

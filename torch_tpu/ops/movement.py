@@ -146,9 +146,7 @@ def constant_pad_nd(ctx: Context, x: Value, pad: Sequence[int], value: Value | i
 
 def edges(padding: Sequence[int], rank: int) -> list[tuple[int, int, int]]:
     """(dimension, before, after) for PyTorch's padding lists, which start at the last dimension."""
-    return [
-        (rank - 1 - place, padding[2 * place], padding[2 * place + 1]) for place in range(len(padding) // 2)
-    ]
+    return [(rank - 1 - place, padding[2 * place], padding[2 * place + 1]) for place in range(len(padding) // 2)]
 
 
 def cut(x: Value, dim: int, low: int, high: int) -> Value:
@@ -322,9 +320,7 @@ def col2im(
 ) -> Value:
     """The transpose of im2col."""
     padded = [size + 2 * amount for size, amount in zip(output_size, padding, strict=True)]
-    counts = [
-        (padded[axis] - dilation[axis] * (kernel_size[axis] - 1) - 1) // stride[axis] + 1 for axis in (0, 1)
-    ]
+    counts = [(padded[axis] - dilation[axis] * (kernel_size[axis] - 1) - 1) // stride[axis] + 1 for axis in (0, 1)]
     x = hlo.convert(x, hlo.compute_dtype(x.dtype))
     x = hlo.reshape(x, (*ctx.out.shape[:-2], *kernel_size, *counts))
     lead = x.ndim - 4
@@ -346,9 +342,7 @@ def unfold_copy(ctx: Context, x: Value, dimension: int, size: int, step: int) ->
 
 
 @lowering("unfold_backward")
-def unfold_backward(
-    ctx: Context, grad: Value, input_sizes: Sequence[int], dim: int, size: int, step: int
-) -> Value:
+def unfold_backward(ctx: Context, grad: Value, input_sizes: Sequence[int], dim: int, size: int, step: int) -> Value:
     if not grad.numel:
         return hlo.full(input_sizes, 0, grad.dtype)
     dim = wrapped(dim, len(input_sizes))
@@ -415,9 +409,7 @@ def diagonal_backward(
 
 
 @lowering("diagonal_scatter")
-def diagonal_scatter(
-    ctx: Context, x: Value, source: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
-) -> Value:
+def diagonal_scatter(ctx: Context, x: Value, source: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
     dim1, dim2 = dim1 % x.ndim, dim2 % x.ndim
     if not source.numel:
         return x
@@ -623,11 +615,7 @@ def regrouped(x: Value, dtype: torch.dtype) -> Value:
     if ratio > 1:
         return hlo.bitcast(hlo.reshape(x, (*x.shape[:-1], x.shape[-1] // ratio, ratio)), dtype)
     narrow = hlo.bitcast(x, dtype)
-    return (
-        narrow
-        if narrow.ndim == x.ndim
-        else hlo.reshape(narrow, (*x.shape[:-1], math.prod(narrow.shape[-2:])))
-    )
+    return narrow if narrow.ndim == x.ndim else hlo.reshape(narrow, (*x.shape[:-1], math.prod(narrow.shape[-2:])))
 
 
 # ---- strides

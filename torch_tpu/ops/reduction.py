@@ -39,43 +39,33 @@ def accumulator(ctx: Context, x: Value) -> Value:
 
 
 @lowering("sum", "sum.dim_IntList")
-def sum(
-    ctx: Context, x: Value, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None
-) -> Value:
+def sum(ctx: Context, x: Value, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Value:
     wide = accumulator(ctx, x)
     fold = hlo.reduce_or if wide.dtype is torch.bool else hlo.reduce_sum
     return fold(wide, reduced_dims(x, dim), keepdim)
 
 
 @lowering("nansum")
-def nansum(
-    ctx: Context, x: Value, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None
-) -> Value:
+def nansum(ctx: Context, x: Value, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Value:
     if x.dtype.is_floating_point or x.dtype.is_complex:
         x = hlo.select(hlo.is_nan(x), 0, x)
     return sum(ctx, x, dim, keepdim)
 
 
 @lowering("prod", "prod.dim_int")
-def prod(
-    ctx: Context, x: Value, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None
-) -> Value:
+def prod(ctx: Context, x: Value, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Value:
     wide = accumulator(ctx, x)
     fold = hlo.reduce_and if wide.dtype is torch.bool else hlo.reduce_prod
     return fold(wide, reduced_dims(x, dim), keepdim)
 
 
 @lowering("mean", "mean.dim")
-def mean(
-    ctx: Context, x: Value, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None
-) -> Value:
+def mean(ctx: Context, x: Value, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Value:
     dims = reduced_dims(x, dim)
     return hlo.divide(hlo.reduce_sum(accumulator(ctx, x), dims, keepdim), count(x, dims))
 
 
-def moments(
-    x: Value, dims: Sequence[int], correction: float | None = 1, keepdim: bool = False
-) -> tuple[Value, Value]:
+def moments(x: Value, dims: Sequence[int], correction: float | None = 1, keepdim: bool = False) -> tuple[Value, Value]:
     """Variance (real) and mean, by two passes, in the dtype that x is computed in."""
     x = hlo.convert(x, hlo.compute_dtype(x.dtype))
     size = count(x, dims)
@@ -83,9 +73,7 @@ def moments(
     freedom = max(0.0, size - (1 if correction is None else correction))
     gap = x - centre
     spread = hlo.divide(hlo.reduce_sum(hlo.square(hlo.real(gap)), dims, keepdim), freedom)
-    if (
-        x.dtype.is_complex
-    ):  # only then added: with no freedom left, a constant part gives NaN
+    if x.dtype.is_complex:  # only then added: with no freedom left, a constant part gives NaN
         spread = spread + hlo.divide(hlo.reduce_sum(hlo.square(hlo.imag(gap)), dims, keepdim), freedom)
     return spread, centre if keepdim else hlo.squeeze(centre, dims) if dims else centre
 
@@ -95,16 +83,12 @@ def squared_magnitude(x: Value) -> Value:
 
 
 @lowering("var.correction", static=["correction"])
-def var(
-    ctx: Context, x: Value, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
-) -> Value:
+def var(ctx: Context, x: Value, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False) -> Value:
     return moments(x, reduced_dims(x, dim), correction, keepdim)[0]
 
 
 @lowering("std.correction", static=["correction"])
-def std(
-    ctx: Context, x: Value, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
-) -> Value:
+def std(ctx: Context, x: Value, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False) -> Value:
     return hlo.sqrt(moments(x, reduced_dims(x, dim), correction, keepdim)[0])
 
 
@@ -207,9 +191,7 @@ def argmax(ctx: Context, x: Value, dim: int | None = None, keepdim: bool = False
 
 def _logical(fold: Callable[..., Value]) -> Callable[..., Value]:
     def function(ctx: Context, x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
-        none = (
-            isinstance(dim, (list, tuple)) and not dim
-        )  # unlike elsewhere, it reduces nothing
+        none = isinstance(dim, (list, tuple)) and not dim  # unlike elsewhere, it reduces nothing
         return fold(hlo.convert(x, torch.bool), [] if none else reduced_dims(x, dim), keepdim)
 
     return function
@@ -271,9 +253,7 @@ def linalg_vector_norm(
     return vector_norm(_norm_input(ctx, x), ord, reduced_dims(x, dim), keepdim)
 
 
-@lowering(
-    "norm.Scalar", "norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype", "norm.ScalarOpt_dtype", static=["p"]
-)
+@lowering("norm.Scalar", "norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype", "norm.ScalarOpt_dtype", static=["p"])
 def norm(
     ctx: Context,
     x: Value,

@@ -162,7 +162,7 @@ def lowering(
 
 
 def resolve(name: str) -> torch._ops.OpOverload:
-    """"add.Tensor" -> torch.ops.aten.add.Tensor; a name with a namespace ("prims::x") is taken as it is."""
+    """ "add.Tensor" -> torch.ops.aten.add.Tensor; a name with a namespace ("prims::x") is taken as it is."""
     namespace, _, rest = name.rpartition("::")
     packet, _, overload = rest.partition(".")
     try:
@@ -172,7 +172,7 @@ def resolve(name: str) -> torch._ops.OpOverload:
 
 
 def overload_name(op: torch._ops.OpOverload) -> str:
-    """"aten::add.Tensor"; the default overload has no suffix: "aten::relu"."""
+    """ "aten::add.Tensor"; the default overload has no suffix: "aten::relu"."""
     return op._schema.name + (f".{op._schema.overload_name}" if op._schema.overload_name else "")
 
 

@@ -79,8 +79,7 @@ def _scan_in_order(rows: Sequence[Value], combine: Combine) -> list[Value]:
         current = [hlo.dynamic_slice(value, [place, zero], (1, width)) for value in rows]
         folds = tuple(combine(folds, current))
         written = [
-            hlo.dynamic_update_slice(output, fold, [place, zero])
-            for output, fold in zip(outputs, folds, strict=True)
+            hlo.dynamic_update_slice(output, fold, [place, zero]) for output, fold in zip(outputs, folds, strict=True)
         ]
         return [*folds, *written]
 

@@ -107,9 +107,7 @@ def floor_mean(total: Value, count: Value) -> Value:
     return quotient - hlo.convert(below, total.dtype)
 
 
-def reduce_into(
-    x: Value, updates: Value, reduce: str, include_self: bool, write: Callable[..., Value]
-) -> Value:
+def reduce_into(x: Value, updates: Value, reduce: str, include_self: bool, write: Callable[..., Value]) -> Value:
     """A scattered reduction; `write(target, updates, combine)` is one of the two scatters above."""
     x, updates = computed(x, updates)
     start = x
@@ -213,9 +211,7 @@ def rows_of(x: Value, positions: Value, source: Value) -> tuple[Value, Value, Va
 
 
 @lowering("index_add")
-def index_add(
-    ctx: Context, x: Value, dim: int, positions: Value, source: Value, alpha: Value | int = 1
-) -> Value:
+def index_add(ctx: Context, x: Value, dim: int, positions: Value, source: Value, alpha: Value | int = 1) -> Value:
     target, positions, source = rows_of(x, positions, source)
     target, source = computed(target, source)
     if isinstance(alpha, Value):
@@ -251,9 +247,7 @@ def index_reduce(
 
 
 @lowering("scatter.src", "scatter.reduce")
-def scatter(
-    ctx: Context, x: Value, dim: int, positions: Value, source: Value, reduce: str | None = None
-) -> Value:
+def scatter(ctx: Context, x: Value, dim: int, positions: Value, source: Value, reduce: str | None = None) -> Value:
     if reduce is None:
         return scatter_elements(x, dim, positions, source, replace)
     x, source = computed(x, source)
@@ -261,9 +255,7 @@ def scatter(
 
 
 @lowering("scatter.value", "scatter.value_reduce")
-def scatter_value(
-    ctx: Context, x: Value, dim: int, positions: Value, value: Value, reduce: str | None = None
-) -> Value:
+def scatter_value(ctx: Context, x: Value, dim: int, positions: Value, value: Value, reduce: str | None = None) -> Value:
     source = hlo.broadcast_to(hlo.convert(value, x.dtype), positions.shape)
     return scatter(ctx, x, dim, positions, source, reduce)
 

@@ -45,9 +45,7 @@ class _Segments(NamedTuple):
         return self.sizes.shape[0]
 
     def fold(self, rows: Value, start: Number, combine: Callable[[Value, Value], Value]) -> Value:
-        return scatter_rows(
-            hlo.full((self.total, rows.shape[1]), start, rows.dtype), self.places, rows, combine
-        )
+        return scatter_rows(hlo.full((self.total, rows.shape[1]), start, rows.dtype), self.places, rows, combine)
 
     def spread(self, folded: Value) -> Value:
         """Every row's entry of its segment; anything for rows of none."""
@@ -68,9 +66,7 @@ def _segments(data: Value, lengths: Value | None, offsets: Value | None, axis: i
     positions = hlo.iota((batch, length), 1, offsets.dtype)
     segment = hlo.convert(search(offsets, positions, True), torch.int64) - 1
     inside = hlo.greater_equal(segment, 0) & hlo.less(segment, number)
-    places = hlo.select(
-        inside, hlo.iota((batch, length), 0, torch.int64) * number + segment, batch * number
-    )
+    places = hlo.select(inside, hlo.iota((batch, length), 0, torch.int64) * number + segment, batch * number)
     inner = math.prod(data.shape[axis + 1 :])
     return _Segments(
         hlo.reshape(data, (batch * length, inner)),

@@ -56,11 +56,7 @@ def topk(
     ctx: Context, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Value, Value]:
     if x.ndim == 0:
-        return (
-            (x, hlo.scalar(0, torch.int64))
-            if k
-            else (hlo.full((0,), 0, x.dtype), hlo.full((0,), 0, torch.int64))
-        )
+        return (x, hlo.scalar(0, torch.int64)) if k else (hlo.full((0,), 0, x.dtype), hlo.full((0,), 0, torch.int64))
     dim %= x.ndim
     if largest and k and x.dtype.is_floating_point and x.dtype.itemsize <= 4 and x.numel:
         # XLA's own operator orders by bits, so a NaN must not have its sign set.
@@ -93,16 +89,10 @@ def median_along(x: Value, dim: int, keepdim: bool, skip_nan: bool) -> tuple[Val
     length = x.shape[dim]
     middle = (length - 1) // 2
     if not x.dtype.is_floating_point:
-        return hlo.index_in_dim(values, dim, middle, keepdim), hlo.index_in_dim(
-            places, dim, middle, keepdim
-        )
-    real = hlo.reduce_sum(
-        hlo.convert(~hlo.is_nan(x), torch.int32), [dim], True
-    )  # NaNs stand after these
+        return hlo.index_in_dim(values, dim, middle, keepdim), hlo.index_in_dim(places, dim, middle, keepdim)
+    real = hlo.reduce_sum(hlo.convert(~hlo.is_nan(x), torch.int32), [dim], True)  # NaNs stand after these
     if skip_nan:
-        place = hlo.shift_right_logical(
-            hlo.select(hlo.equal(real, 0), length, real) - 1, hlo.full_like(real, 1)
-        )
+        place = hlo.shift_right_logical(hlo.select(hlo.equal(real, 0), length, real) - 1, hlo.full_like(real, 1))
     else:
         place = hlo.select(hlo.less(real, length), real, middle)
     return _pick(values, place, dim, keepdim), _pick(places, place, dim, keepdim)
@@ -204,9 +194,7 @@ def _distinct(
     distinct = scatter_rows(hlo.zeros_like(rows), group, rows)
     inverse = counts = hlo.full((0,), 0, torch.int64)
     if with_inverse:
-        inverse = (
-            scatter_rows(hlo.zeros_like(group), places, group, unique=True) if places is not None else group
-        )
+        inverse = scatter_rows(hlo.zeros_like(group), places, group, unique=True) if places is not None else group
         inverse = hlo.convert(inverse, torch.int64)
     if with_counts:
         counts = scatter_rows(hlo.zeros_like(group), group, hlo.ones_like(group), hlo.add)
@@ -290,9 +278,7 @@ def _unique_rows(
 ) -> tuple[Value, Value, Value, Value]:
     if x.numel == 0:
         if x.shape.count(0) != 1 or x.shape[dim] != 0:
-            raise RuntimeError(
-                "There are 0 sized dimensions, and they aren't selected, so unique cannot be applied"
-            )
+            raise RuntimeError("There are 0 sized dimensions, and they aren't selected, so unique cannot be applied")
         return _nothing(x, (0,))
     if x.ndim == 0:
         x = hlo.reshape(x, (1,))
@@ -335,9 +321,7 @@ def search(boundaries: Value, x: Value, right: bool) -> Value:
     kind = index_dtype(boundaries.numel)
     if length <= FEW:
         wide = hlo.expand_dims(x, [-1])
-        many = hlo.broadcast_in_dim(
-            boundaries, (*x.shape, length), [0, 2] if boundaries.ndim == 2 else [x.ndim]
-        )
+        many = hlo.broadcast_in_dim(boundaries, (*x.shape, length), [0, 2] if boundaries.ndim == 2 else [x.ndim])
         passed = ~reached(many, hlo.broadcast_to(wide, many.shape))
         return hlo.reduce_sum(hlo.convert(passed, kind), [x.ndim])
     line = hlo.flatten(boundaries)
@@ -383,18 +367,14 @@ def searchsorted(
 
 
 @lowering("bucketize.Tensor", "bucketize.Scalar")
-def bucketize(
-    ctx: Context, x: Value, boundaries: Value, *, out_int32: bool = False, right: bool = False
-) -> Value:
+def bucketize(ctx: Context, x: Value, boundaries: Value, *, out_int32: bool = False, right: bool = False) -> Value:
     if boundaries.ndim != 1:
         raise RuntimeError(f"boundaries must have one dimension, not shape {boundaries.shape}")
     return searchsorted(ctx, boundaries, x, right=right)
 
 
 @lowering("isin.Tensor_Tensor", "isin.Tensor_Scalar", "isin.Scalar_Tensor", promote=COMMON)
-def isin(
-    ctx: Context, x: Value, tests: Value, *, assume_unique: bool = False, invert: bool = False
-) -> Value:
+def isin(ctx: Context, x: Value, tests: Value, *, assume_unique: bool = False, invert: bool = False) -> Value:
     line = hlo.flatten(tests)
     if x.numel == 0 or line.numel == 0:
         found = hlo.full(x.shape, False, torch.bool)
@@ -404,7 +384,5 @@ def isin(
         found = hlo.reduce_or(hits, [x.ndim])
     else:
         ordered = hlo.sort([line], 0, order_of(False, line.dtype))[0]
-        found = hlo.equal(
-            hlo.take(ordered, search(ordered, x, False)), x
-        )  # a place past the end is clamped
+        found = hlo.equal(hlo.take(ordered, search(ordered, x, False)), x)  # a place past the end is clamped
     return ~found if invert else found

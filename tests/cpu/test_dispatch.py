@@ -1,0 +1,171 @@
+"""The call cache: what compiles again and what does not, donation, the counted fallback, PyTorch's errors."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+import torch_tpu
+from torch_tpu import errors, settings
+
+
+def programs():
+    stats = torch_tpu.stats()
+    return stats["compiles"] + stats["disk_hits"]
+
+
+@contextmanager
+def nothing_compiles():
+    before = programs()
+    yield
+    assert programs() == before
+
+
+@pytest.fixture
+def x():
+    return torch.rand(4, 5, device="tpu")
+
+
+def test_other_numbers_compile_nothing(x):
+    calls = {
+        "add": lambda n: x + n,
+        "mul_": lambda n: x.mul_(n),
+        "add alpha": lambda n: torch.add(x, x, alpha=n),
+        "compare": lambda n: x > n,
+        "clamp": lambda n: x.clamp(-n, n),
+        "fill": lambda n: x.clone().fill_(n),
+        "full": lambda n: torch.full((4, 5), n, device="tpu"),
+        "where": lambda n: torch.where(x > 0, x, n),
+        "lerp": lambda n: x.lerp(x, n),
+        "masked_fill": lambda n: x.masked_fill(x > 0, n),
+        "addcmul": lambda n: torch.addcmul(x, x, x, value=n),
+        "foreach": lambda n: torch._foreach_mul([x, x], n),
+        "uniform": lambda n: x.clone().uniform_(0, n),
+        "leaky_relu": lambda n: torch.nn.functional.leaky_relu(x, n),
+    }
+    for name, call in calls.items():
+        call(1.5)
+        before = programs()
+        call(2.25)
+        call(7.0)
+        assert programs() == before, name
+
+
+def test_numbers_of_another_kind_are_another_program(x):
+    i = torch.arange(3, device="tpu")
+    assert (i + 2).dtype is torch.int64 and (i + 2.5).dtype is torch.float32 and (i * True).dtype is torch.int64
+    assert (x.square() == x**2).all() and (x**0.5).shape == x.shape
+
+
+def test_seeds_and_rows_compile_nothing(x):
+    torch.tpu.manual_seed(1)
+    torch.rand(3, device="tpu"), x[1].sum(), x[2].add_(1)
+    with nothing_compiles():
+        for seed in range(3):
+            torch.tpu.manual_seed(seed)
+            torch.rand(3, device="tpu")
+        x[0].sum(), x[3].add_(2)
+
+
+def test_a_second_call_compiles_nothing(x):
+    def step():
+        y = (x @ x.t()).softmax(-1).sum(0, keepdim=True)
+        y[0, 1:] = 2
+        return y.sort()[0].nonzero().tolist()
+
+    first = step()
+    with nothing_compiles():
+        assert step() == first
+
+
+def test_programs_are_counted(counters, empty_cache):
+    y = torch.ones(3, 7, device="tpu") * 3
+    assert counters.compiles == counters.disk_misses > 0 and counters.disk_hits == 0
+    executions = counters.executions
+    assert (y * 2).sum().item() == 126 and counters.executions == executions + 2
+
+
+def test_large_tensors_are_written_in_place():
+    """A donated operand costs no second buffer: the peak stays where it was."""
+    big = torch.zeros(1 << 20, device="tpu")
+    big.add_(1)
+    big[5:10].mul_(2)
+    torch.tpu.synchronize()
+    torch.tpu.reset_peak_memory_stats()
+    peak = torch.tpu.max_memory_allocated()
+    for _ in range(3):
+        big.add_(1)
+        big[5:10].mul_(2)
+    assert torch.tpu.max_memory_allocated() - peak < big.nbytes // 2
+    held = big.clone()
+    big.add_(1)
+    assert not torch.equal(held, big)
+
+
+def test_what_others_hold_is_not_overwritten():
+    big = torch.zeros(1 << 18, device="tpu")
+    alias, host = big.view(512, 512), big.cpu()
+    big.add_(1)
+    assert alias.sum().item() == 1 << 18 and host.sum().item() == 0
+    saved = torch.rand(1 << 18, device="tpu", requires_grad=True)
+    y = saved.exp()
+    kept = y.detach().clone()
+    y.sum().backward()
+    assert torch.equal(saved.grad, kept)
+
+
+def unserved(x):
+    """An operator that no program serves."""
+    scale, zero = torch.ones(1, device="tpu"), torch.zeros(1, dtype=torch.int32, device="tpu")
+    return torch.fake_quantize_per_tensor_affine(x, scale, zero, 0, 255)
+
+
+UNSERVED = "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams"
+
+
+def test_a_fallback_is_counted_and_warned_about_once(counters):
+    x = torch.tensor([1.2, 7.0], device="tpu")
+    with settings.override(fallback="warn"), pytest.warns(UserWarning, match=f"{UNSERVED} falls back to the CPU"):
+        y = unserved(x)
+    assert y.is_tpu and y.tolist() == [1, 7]
+    with settings.override(fallback="warn"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        unserved(x)
+    assert torch_tpu.stats()["fallbacks"] == {UNSERVED: 2} and UNSERVED in torch_tpu.fallback_reasons()
+
+
+def test_a_fallback_can_be_an_error(counters):
+    x = torch.tensor([1.2, 7.0], device="tpu")
+    with settings.override(fallback="error"), pytest.raises(errors.FallbackError, match="would run on the CPU instead"):
+        unserved(x)
+    with settings.override(fallback="count"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert unserved(x).tolist() == [1, 7]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    (
+        (lambda x: x + torch.ones(3, device="tpu"), RuntimeError, "must match the size of tensor b"),
+        (lambda x: x @ x, RuntimeError, "shapes cannot be multiplied"),
+        (lambda x: x.sum(5), IndexError, "Dimension out of range"),
+        (lambda x: x[7], IndexError, "out of bounds"),
+        (lambda x: x.add("a"), TypeError, "must be|argument"),
+        (lambda x: x + torch.ones(5), RuntimeError, "same device"),
+        (lambda x: x.view(3, 3), RuntimeError, "invalid for input of size"),
+        (lambda x: torch.linalg.cholesky(-torch.eye(2, device="tpu")), torch.linalg.LinAlgError, "positive-definite"),
+        (lambda x: x.t().view(-1), RuntimeError, "view size is not compatible"),
+        (lambda x: bool(x), RuntimeError, "ambiguous"),
+        (lambda x: x.item(), RuntimeError, "cannot be converted to Scalar"),
+        (lambda x: torch.cat([x, x[0]]), RuntimeError, "same number of dimensions"),
+        (lambda x: x.numpy(), TypeError, "can't convert"),
+    ),
+)
+def test_errors_are_those_of_pytorch(x, call, error, text):
+    for _ in range(2):
+        with settings.override(fallback="count"), pytest.raises(error, match=text):
+            call(x)
+    assert (x + 1).shape == x.shape
