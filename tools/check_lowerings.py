@@ -31,6 +31,15 @@ TOLERANCES = {
 }  # fmt: skip
 
 
+def scalar_dtype(number, wide):
+    """The dtype of the operand that stands for a Python number."""
+    if isinstance(number, (bool, int)):
+        return torch.bool if isinstance(number, bool) else torch.int64
+    if isinstance(number, float):
+        return torch.float64 if wide else torch.float32
+    return torch.complex128 if wide else torch.complex64
+
+
 def bind(op, rule, args, kwargs, function):
     """The arguments as a lowering gets them, and the CPU tensors that are its operands, in order."""
     operands = []
@@ -47,17 +56,7 @@ def bind(op, rule, args, kwargs, function):
         return function.argument(tuple(t.shape), t.dtype)
 
     def scalar(s):
-        dtype = (
-            torch.bool
-            if isinstance(s, bool)
-            else torch.int64
-            if isinstance(s, int)
-            else (torch.float64 if wide else torch.float32)
-            if isinstance(s, float)
-            else torch.complex128
-            if wide
-            else torch.complex64
-        )
+        dtype = scalar_dtype(s, wide)
         operands.append(torch.tensor(s, dtype=dtype))
         return function.argument((), dtype, weak=True)
 

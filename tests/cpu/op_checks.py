@@ -132,7 +132,7 @@ def _find(call: str | Callable[..., Any]) -> Callable[..., Any]:
     if callable(call):
         return call
     for namespace in NAMESPACES:
-        if hasattr(namespace, call):
+        if callable(getattr(namespace, call, None)):
             return getattr(namespace, call)
     raise ValueError(f"no function {call!r} in {', '.join(space.__name__ for space in NAMESPACES)}")
 

@@ -78,7 +78,7 @@ def test_state_moves_between_devices():
     (host, one), (device, other) = pair("AdamW", {}, lr=0.01)
     train(host, one, "cpu", 2)
     device.load_state_dict(host.state_dict())
-    other.load_state_dict(one.state_dict())
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
     assert other.state[next(device.parameters())]["exp_avg"].is_tpu
     train(host, one, "cpu", 2)
     train(device, other, "tpu", 2)

@@ -43,8 +43,9 @@ def to_device(target: torch.Tensor, source: torch.Tensor) -> None:
     if is_whole(target):
         order = views.physical_order(tuple(target.shape), target.stride())
         assert order is not None
-        cast = source.to(target.dtype).expand(target.shape)
-        host = cast.resolve_conj().resolve_neg().permute(order).contiguous()
+        host = source.to(target.dtype).expand(target.shape).resolve_conj().resolve_neg()
+        if order != tuple(range(len(order))) or not host.is_contiguous():
+            host = host.permute(order).contiguous()
         store(target, host, owned=host.data_ptr() != source.data_ptr())
         return
     staged = torch.empty(source.shape, dtype=target.dtype, device=target.device)
@@ -143,7 +144,7 @@ def to_tpu(value: Any) -> Any:
 
 def copy_(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     """aten::copy_ where one side is on the host."""
-    if torch.broadcast_shapes(target.shape, source.shape) != target.shape:
+    if target.shape != source.shape and torch.broadcast_shapes(target.shape, source.shape) != target.shape:
         raise RuntimeError(
             f"The size of tensor a {tuple(target.shape)} must match the size of tensor b {tuple(source.shape)}"
         )

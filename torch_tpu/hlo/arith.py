@@ -112,7 +112,18 @@ def broadcast_to(x: Value, shape: Sequence[int]) -> Value:
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
-    return tuple(torch.broadcast_shapes(*[tuple(shape) for shape in shapes]))
+    """The common shape of several, as numpy broadcasts.
+
+    Raises:
+        RuntimeError: they have none.
+    """
+    result: list[int] = []
+    for place in range(-max(map(len, shapes)), 0):
+        sizes = {shape[place] for shape in shapes if -place <= len(shape)} - {1}
+        if len(sizes) > 1:
+            raise RuntimeError(f"shapes {', '.join(str(tuple(shape)) for shape in shapes)} do not broadcast")
+        result.append(sizes.pop() if sizes else 1)
+    return tuple(result)
 
 
 def broadcast(*values: Value) -> list[Value]:

@@ -225,13 +225,19 @@ def _below(ctx: Context, shape: Size, span: int) -> Value:
 
 @lowering("uniform", random=True)
 def uniform(ctx: Context, x: Value, low: float = 0.0, high: float = 1.0) -> Value:
-    """[low, high): what rounds to high becomes low, as in PyTorch's CUDA kernel."""
+    """[low, high), both parts of complex numbers: what rounds to high becomes low, as in PyTorch's CUDA kernel."""
     require(low <= high, f"uniform_ expects from <= to, got from={low}, to={high}")
-    dtype, compute = ctx.out.dtype, hlo.compute_dtype(ctx.out.dtype)
+    dtype = hlo.real_dtype(ctx.out.dtype)
+    compute = hlo.compute_dtype(dtype)
     start, end = number(low, compute), number(high, compute)
-    drawn = start + (end - start) * from_zero(ctx, ctx.out.shape, dtype)
-    rounded = hlo.convert(hlo.convert(drawn, dtype), compute)
-    return hlo.select(hlo.greater_equal(rounded, hlo.convert(hlo.convert(end, dtype), compute)), start, drawn)
+    limit = hlo.convert(hlo.convert(end, dtype), compute)
+
+    def draw(stream: int) -> Value:
+        drawn = start + (end - start) * from_zero(ctx, ctx.out.shape, dtype, stream)
+        rounded = hlo.convert(hlo.convert(drawn, dtype), compute)
+        return hlo.select(hlo.greater_equal(rounded, limit), start, drawn)
+
+    return hlo.make_complex(draw(0), draw(1)) if ctx.out.dtype.is_complex else draw(0)
 
 
 def _standard_uniform(ctx: Context) -> Value:

@@ -65,7 +65,7 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 def physical_order(size: Sequence[int], stride: Sequence[int]) -> tuple[int, ...] | None:
     """The dimensions from the largest stride to the smallest if that makes a dense array, else None."""
-    if 0 in size:
+    if 0 in size or stride == contiguous_strides(size):
         return tuple(range(len(size)))
     order = sorted(range(len(size)), key=lambda dim: (-stride[dim], size[dim] == 1, dim))
     step = 1
