@@ -583,7 +583,8 @@ bool wants_kernel(const c10::OperatorHandle& handle, const std::unordered_set<st
   const auto full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
   if (skipped.count(full) || is_view(handle.schema()) || handle.hasTag(at::Tag::inplace_view)) return false;
   if (handle.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) return false;
-  if (handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return false;
+  if (handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd))
+    return handle.hasKernelForDispatchKey(c10::DispatchKey::CPU);  // and so has gradients of its own
   return true;
 }
 

@@ -87,7 +87,6 @@ def test_clipping():
     check(run, *SHAPES, grad=False)
 
 
-@pytest.mark.xfail(reason="refused, although PyTorch wants this tensor on the CPU for every device", strict=True)
 def test_a_tensor_of_numbers():
     def run(x, y):
         return torch._foreach_addcmul([x, y], [x, y], [x, y], torch.tensor([0.5, 2.0]))

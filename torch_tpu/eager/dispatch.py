@@ -26,7 +26,16 @@ from torch_tpu.tensor import views
 AGAIN = ...
 """What `miss` returns when the call should be looked up again."""
 
-RUNTIME_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, AssertionError, NotImplementedError, KeyError)
+RUNTIME_ERRORS = (
+    RuntimeError,
+    ValueError,
+    TypeError,
+    IndexError,
+    AssertionError,
+    NotImplementedError,
+    KeyError,
+    ArithmeticError,
+)
 
 _refused: dict[bytes, str] = {}
 

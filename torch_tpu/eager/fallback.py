@@ -21,6 +21,11 @@ INDEXING = frozenset({
     "aten::index.Tensor_out",
 })  # fmt: skip
 """Operators that take index tensors on the CPU."""
+HOST_SCALARS = frozenset({
+    "aten::_foreach_addcmul.Tensor", "aten::_foreach_addcmul_.Tensor", "aten::_foreach_addcdiv.Tensor",
+    "aten::_foreach_addcdiv_.Tensor",
+})  # fmt: skip
+"""Operators that take a tensor of scalars on the CPU."""
 
 
 def run(op: OpOverload, args: list[Any], reason: str) -> Any:
@@ -74,6 +79,9 @@ def uncacheable(op: OpOverload, args: list[Any]) -> Any:
     if any(t.layout != torch.strided for t in tensors):
         return run(op, args, "sparse layouts have no XLA form")
     hosts = [t for t in tensors if t.device.type == "cpu" and t.dim()]
+    if name in HOST_SCALARS:
+        overload = op.overloadpacket.ScalarList
+        return overload(*args[:-1], args[-1].tolist())
     if any(isinstance(a, torch.Generator) for a in args) and not any(t.device.type == "tpu" for t in tensors):
         raise RuntimeError("Expected a 'cpu' device type for generator but found 'tpu'")
     if (

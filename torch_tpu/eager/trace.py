@@ -175,6 +175,8 @@ class Trace:
         if not form.written:
             return self._new_results(op, meta, results)
         targets = self._targets(op, bound, form.written)
+        if not form.is_out and rule.op != "aten::copy":
+            _check_casts(targets, outs[form.num_new :])
         fresh = results[: len(results) - len(targets)]
         for target, value in zip(targets, results[len(fresh) :], strict=True):
             if target is None or value is None:
@@ -210,7 +212,7 @@ class Trace:
         positional, named = _call_arguments(op, bound)
         given = self._targets(op, bound, form.written) if form.is_out else []
         layouts = [(t, t.shape, t.stride()) for t in given if t is not None]
-        with contextlib.suppress(NotImplementedError):
+        with contextlib.suppress(NotImplementedError, ZeroDivisionError):  # a mean of nothing, in Python
             meta = op(*positional, **named)
         for target, shape, stride in layouts:
             if target.shape == shape and target.stride() != stride:  # sort's meta kernel changes strides
@@ -455,6 +457,16 @@ def _call_arguments(op: OpOverload, bound: dict[str, Any]) -> tuple[list[Any], d
     if is_factory and "device" not in named and any(a.name == "device" and a.kwarg_only for a in op._schema.arguments):
         named["device"] = torch.device("meta")
     return positional, named
+
+
+def _check_casts(targets: Sequence[torch.Tensor | None], results: Sequence[Spec]) -> None:
+    """In-place operators refuse results that their tensor's dtype cannot hold; not all meta kernels say so."""
+    for target, result in zip(targets, results, strict=False):
+        if target is not None and not torch.can_cast(result.dtype, target.dtype):
+            raise RuntimeError(
+                f"result type {result.dtype} can't be cast to the desired output type {target.dtype}; "
+                "use the operator that returns a new tensor"
+            )
 
 
 def _tensors_of(values: Any) -> list[torch.Tensor | None]:

@@ -492,12 +492,3 @@ def conv_tbc(ctx: Context, x: Value, weight: Value, bias: Value, pad: int = 0) -
     """[time, batch, channels] by [width, channels, outputs]."""
     out = convolve(ctx, hlo.transpose(x, (1, 2, 0)), hlo.transpose(weight, (2, 1, 0)), bias, [1], [pad], [1])
     return hlo.transpose(out, (2, 0, 1))
-
-
-@lowering("conv_tbc_backward")
-def conv_tbc_backward(ctx: Context, grad: Value, x: Value, weight: Value, bias: Value, pad: int) -> list[Value]:
-    of_out, source = (hlo.transpose(value, (1, 2, 0)) for value in (grad, x))
-    kernel = hlo.transpose(weight, (2, 1, 0))
-    found = gradients(ctx, of_out, source, kernel, [1], [pad], [1], False, 1, (True, True, True))
-    of_input, of_weight, of_bias = (value for value in found if value is not None)
-    return [hlo.transpose(of_input, (2, 0, 1)), hlo.transpose(of_weight, (2, 1, 0)), of_bias]

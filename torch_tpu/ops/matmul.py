@@ -29,6 +29,8 @@ def contract(x: Value, y: Value, dims: Dims, batch: Dims = ((), ()), *, platform
     width wraps when the result is cast.
     """
     dtype = x.dtype
+    if y.dtype is not dtype:
+        raise RuntimeError(f"expected operands of the same dtype, got {dtype} and {y.dtype}")
     if dtype is torch.bool or dtype in (torch.int8, torch.uint8):
         narrow = [hlo.convert(v, torch.int8) if dtype is torch.bool else hlo.bitcast(v, torch.int8) for v in (x, y)]
         return hlo.dot_general(*narrow, contract=dims, batch=batch, dtype=torch.int32)
@@ -217,12 +219,6 @@ def _rows(x: Value) -> int:
     for size in x.shape[:-1]:
         count *= size
     return count
-
-
-@lowering("linear")
-def linear(ctx: Context, x: Value, weight: Value, bias: Value | None = None) -> Value:
-    product = linear_product(x, weight, ctx.platform)
-    return product if bias is None else hlo.add(product, hlo.convert(bias, product.dtype))
 
 
 @lowering("linear_backward")

@@ -27,6 +27,8 @@ def wide_as(x: Value | None, like: Value) -> Value | None:
 def _axis(x: Value, dim: int) -> tuple[Value, int]:
     """x with at least one dimension, and dim counted from its front."""
     x = hlo.reshape(x, (1,)) if x.ndim == 0 else x
+    if not -x.ndim <= dim < x.ndim:
+        raise IndexError(f"dimension {dim} is out of range for {x.ndim} dimensions")
     return x, dim % x.ndim
 
 
@@ -207,51 +209,6 @@ def _centered_gradient(grad: Value, normal: Value, rstd: Value, dims: Sequence[i
     first = hlo.reduce_sum(grad, dims, keep_dim=True) * scale
     second = hlo.reduce_sum(grad * normal, dims, keep_dim=True) * scale
     return rstd * (grad - first - normal * second)
-
-
-@lowering("_fused_rms_norm")
-def rms_norm(
-    ctx: Context, x: Value, normalized_shape: Sequence[int], weight: Value | None, eps: float | None
-) -> list[Value]:
-    """x / sqrt(mean(x^2) + eps), and that divisor's reciprocal; eps is the dtype's own if None."""
-    if eps is None:
-        eps = torch.finfo(x.dtype).eps
-    dims = _last_dims(x, normalized_shape)
-    x = wide(x)
-    count = 1
-    for dim in dims:
-        count *= x.shape[dim]
-    rstd = hlo.rsqrt(hlo.reduce_sum(x * x, dims, keep_dim=True) * (1.0 / max(count, 1)) + eps)
-    out = x * rstd
-    return [out if weight is None else out * hlo.convert(weight, x.dtype), rstd]
-
-
-@lowering("_fused_rms_norm_backward")
-def rms_norm_backward(
-    ctx: Context,
-    grad: Value,
-    x: Value,
-    normalized_shape: Sequence[int],
-    rstd: Value,
-    weight: Value | None,
-    output_mask: Sequence[bool],
-) -> list[Value | None]:
-    """With h = x rstd and g = grad weight: rstd (g - h mean(g h)), and sum(grad h)."""
-    dims, kind = _last_dims(x, normalized_shape), x.dtype
-    x, grad = wide(x), wide(grad)
-    rstd = hlo.convert(rstd, x.dtype)
-    normal = x * rstd
-    results: list[Value | None] = [None, None]
-    if output_mask[0]:
-        inner = grad if weight is None else grad * hlo.convert(weight, x.dtype)
-        count = 1
-        for dim in dims:
-            count *= x.shape[dim]
-        mean = hlo.reduce_sum(inner * normal, dims, keep_dim=True) * (1.0 / max(count, 1))
-        results[0] = hlo.convert(rstd * (inner - normal * mean), kind)
-    if output_mask[1] and weight is not None:
-        results[1] = hlo.convert(hlo.reduce_sum(grad * normal, range(x.ndim - len(dims))), weight.dtype)
-    return results
 
 
 # Group norm

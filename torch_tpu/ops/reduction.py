@@ -67,6 +67,8 @@ def mean(ctx: Context, x: Value, dim: Dims = None, keepdim: bool = False, dtype:
 
 def moments(x: Value, dims: Sequence[int], correction: float | None = 1, keepdim: bool = False) -> tuple[Value, Value]:
     """Variance (real) and mean, by two passes, in the dtype that x is computed in."""
+    if not (x.dtype.is_floating_point or x.dtype.is_complex):
+        raise RuntimeError(f"variances are of floating point or complex numbers, not of {x.dtype}")
     x = hlo.convert(x, hlo.compute_dtype(x.dtype))
     size = count(x, dims)
     centre = hlo.divide(hlo.reduce_sum(x, dims, True), size)

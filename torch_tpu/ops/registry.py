@@ -232,27 +232,20 @@ def values_in(arguments: Sequence[Any]) -> list[Value]:
     return found
 
 
-def _compute_dtype(ctx: Context, inputs: Sequence[Value]) -> torch.dtype:
-    """What a RESULT lowering computes in. A float32 result of integers is the rounded float64 one on the CPU, where
-    that costs little: integers are exact, so the result should be."""
-    dtype = hlo.compute_dtype(ctx.out.dtype)
-    exact = all(hlo.is_integer(v.dtype) or v.dtype is torch.bool for v in inputs if not v.weak)
-    return torch.float64 if exact and dtype is torch.float32 and ctx.platform == "cpu" else dtype
-
-
 def apply(rule: Lowering, ctx: Context, arguments: Sequence[Any], attributes: dict[str, Any]) -> list[Value | None]:
     """Promotes the inputs, calls the lowering and casts its results to `ctx.outs`."""
+    common = None
     if rule.promote is not NONE:
-        if rule.promote is RESULT:
-            dtype = _compute_dtype(ctx, values_in([*arguments, *attributes.values()]))
-        else:
-            dtype = result_dtype(values_in([*arguments, *attributes.values()]))
+        if rule.promote is COMMON or not ctx.outs:
+            common = result_dtype(values_in([*arguments, *attributes.values()]))
+        dtype = common if common is not None and rule.promote is COMMON else hlo.compute_dtype(common or ctx.out.dtype)
         arguments = [_convert_all(argument, dtype) for argument in arguments]
         attributes = {name: _convert_all(argument, dtype) for name, argument in attributes.items()}
     returned = rule.function(ctx, *arguments, **attributes)
     results: list[Value | None] = [returned] if isinstance(returned, Value) else list(returned)
     if not ctx.outs:
-        return results
+        known = common if rule.promote is RESULT else None
+        return [hlo.convert(v, known) if v is not None and known is not None else v for v in results]
     if not len(ctx.outs) <= len(results) <= len(ctx.outs) + len(rule.writes):
         raise AssertionError(f"the lowering of {ctx.op} returned {len(results)} values, not {len(ctx.outs)}")
     for index, (value, spec) in enumerate(zip(results, ctx.outs, strict=False)):

@@ -61,23 +61,24 @@ def log_gamma_sample(ctx: Context, alpha: Value) -> Value:
     return hlo.log(d) + log_cube + hlo.select(small, boost, 0)
 
 
-@lowering("_standard_gamma", random=True)
+@lowering("_standard_gamma", random=True, inferred=True)
 def standard_gamma(ctx: Context, alpha: Value) -> Value:
     """0 for a shape of 0; else at least the smallest normal number, as in PyTorch."""
-    compute = hlo.compute_dtype(alpha.dtype)
+    dtype, compute = alpha.dtype, hlo.compute_dtype(alpha.dtype)
     alpha = hlo.convert(alpha, compute)
     sample = hlo.exponential(log_gamma_sample(ctx, alpha))
-    sample = hlo.maximum(sample, torch.finfo(ctx.out.dtype).tiny)
-    return hlo.select(hlo.equal(alpha, 0), hlo.zeros_like(alpha), sample)
+    sample = hlo.maximum(sample, torch.finfo(dtype).tiny)
+    return hlo.convert(hlo.select(hlo.equal(alpha, 0), hlo.zeros_like(alpha), sample), dtype)
 
 
-@lowering("_sample_dirichlet", random=True)
+@lowering("_sample_dirichlet", random=True, inferred=True)
 def sample_dirichlet(ctx: Context, alpha: Value) -> Value:
     """Gamma numbers over their sum, in logarithms: those of small shapes would all be 0."""
+    dtype = alpha.dtype
     logs = log_gamma_sample(ctx, hlo.convert(alpha, hlo.compute_dtype(alpha.dtype)))
     weights = hlo.exponential(logs - hlo.broadcast_to(hlo.reduce_max(logs, [-1], True), logs.shape))
     sample = weights / hlo.broadcast_to(hlo.reduce_sum(weights, [-1], True), logs.shape)
-    return hlo.clamp(torch.finfo(ctx.out.dtype).tiny, sample, 1 - torch.finfo(ctx.out.dtype).eps / 2)
+    return hlo.convert(hlo.clamp(torch.finfo(dtype).tiny, sample, 1 - torch.finfo(dtype).eps / 2), dtype)
 
 
 @lowering("_standard_gamma_grad")
@@ -211,10 +212,10 @@ def _binomial_large(ctx: Context, n: Value, p: Value, wanted: Value) -> Value:
     return _reject(wanted, hlo.zeros_like(n), trial)
 
 
-@lowering("binomial", random=True)
+@lowering("binomial", random=True, inferred=True)
 def binomial(ctx: Context, count: Value, prob: Value) -> Value:
     """Few expected successes: how many geometric gaps fit into the count. p above 1/2 counts the failures."""
-    compute = hlo.compute_dtype(ctx.out.dtype)
+    dtype, compute = count.dtype, hlo.compute_dtype(count.dtype)
     count, prob = hlo.broadcast(hlo.convert(count, compute), hlo.convert(prob, compute))
     flipped = hlo.greater(prob, 0.5)
     p = hlo.select(flipped, 1 - prob, prob)
@@ -224,7 +225,7 @@ def binomial(ctx: Context, count: Value, prob: Value) -> Value:
     few = _count_arrivals(ctx, possible & ~large, count, lambda log_u: hlo.ceil(log_u / rate), inclusive=True)
     successes = hlo.select(large, _binomial_large(ctx, count, p, large), few)
     result = hlo.select(flipped, count - successes, successes)
-    return hlo.select(hlo.is_nan(prob) | hlo.is_nan(count), float("nan"), result)
+    return hlo.convert(hlo.select(hlo.is_nan(prob) | hlo.is_nan(count), float("nan"), result), dtype)
 
 
 # -- multinomial ----------------------------------------------------------------------------------------------------

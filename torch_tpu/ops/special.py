@@ -107,11 +107,6 @@ def log_ndtr(ctx: Context, x: Value) -> Value:
     return hlo.select(left, tail, hlo.log1p(hlo.erfc(x * _SQRT_HALF) * -0.5))
 
 
-@lowering("special_ndtr", promote=RESULT)
-def ndtr(ctx: Context, x: Value) -> Value:
-    return hlo.erfc(x * -_SQRT_HALF) * 0.5
-
-
 @lowering("erf", promote=RESULT)
 def erf(ctx: Context, x: Value) -> Value:
     return hlo.erf(x)
