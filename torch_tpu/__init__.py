@@ -59,6 +59,8 @@ def __getattr__(name: str) -> Any:
 
 def _autoload() -> None:
     """The `torch.backends` entry point: called by `import torch`; later calls do nothing."""
+    import torch  # noqa: F401 - where it is not imported yet, this calls us again before the next line
+
     from torch_tpu.device import register
 
     register.register()

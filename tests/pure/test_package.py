@@ -40,3 +40,13 @@ def test_stats_is_the_function_whatever_was_imported():
 
     assert callable(torch_tpu.stats)
     assert torch_tpu.stats()["compiles"] >= 0
+
+
+def test_the_device_registers_whichever_package_is_imported_first():
+    for code in ("import torch_tpu, torch", "import torch, torch_tpu", "import torch_tpu; torch_tpu._autoload()"):
+        done = subprocess.run(
+            [sys.executable, "-c", f"{code}; import torch; print(torch.ones(2, device='tpu').sum().item())"],
+            capture_output=True,
+            text=True,
+        )
+        assert done.stdout == "2.0\n", done.stderr
