@@ -147,15 +147,27 @@ struct Addresses {
 };
 auto& addresses = *new Addresses;  // never destroyed: storages may outlive it
 
+// A value released by a thread of autograd's while the interpreter is taken down is left to the process's end: `close`
+// waits for releases that have begun, and later ones of other threads do not touch Python.
+struct Release {
+  Release() {
+    ++active;
+    allowed = !closing || std::this_thread::get_id() == closer;
+  }
+  ~Release() { --active; }
+  bool allowed;
+};
+
 void delete_slot(void* context) {
   auto* slot = static_cast<Slot*>(context);
   addresses.remove(slot->address);
   if (slot->value) {
-    if (can_touch_python() && !in_bad_fork) {
+    Release release;
+    if (release.allowed && can_touch_python() && !in_bad_fork) {
       py::gil_scoped_acquire gil;
       account(slot, 0, false);
       Py_DECREF(slot->value);
-    }  // else the interpreter is gone, and the value with it
+    }  // else the interpreter is gone or going, and the value with it
   }
   delete slot;
 }
