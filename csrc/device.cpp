@@ -82,13 +82,15 @@ void check_fork() {
 
 namespace {
 std::atomic<int> active{0};
-std::atomic<bool> closing{false};
+std::atomic<bool> closing{false}, several{false};  // several: threads other than the one that closes made calls
 std::thread::id closer;
 thread_local int depth = 0;
 }  // namespace
 
 Activity::Activity() {
   if (depth++) return;
+  static const auto first = std::this_thread::get_id();
+  if (std::this_thread::get_id() != first) several = true;
   ++active;
   if (!closing || std::this_thread::get_id() == closer) return;
   --active;
@@ -105,6 +107,9 @@ void close() {
   closing = true;
   py::gil_scoped_release no_gil;
   for (int tries = 0; active && tries < 5000; ++tries) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  // A thread that has just left a kernel still has to take the interpreter's lock again, in PyTorch's binding: give it
+  // the time to get to its next call, where it stays.
+  if (several) std::this_thread::sleep_for(std::chrono::milliseconds(200));
 }
 
 // ---------------------------------------------------------------------------------------------------- memory
