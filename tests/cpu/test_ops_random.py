@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+import torch_tpu
+
 N = 4000
 
 
@@ -73,3 +75,12 @@ def test_errors():
         torch.randint(3, 3, (2,), device="tpu")
     with pytest.raises(RuntimeError, match="std"):
         torch.empty(3, device="tpu").normal_(0, -1)
+
+
+def test_uniform_with_one_bound_at_its_default():
+    torch_tpu.reset_stats()
+    x = torch.empty(1000, device="tpu").uniform_(0, 5).cpu()
+    y = torch.empty(1000, device="tpu").uniform_(-3).cpu()
+    assert x.min() >= 0 and 4 < x.max() < 5
+    assert -3 <= y.min() < -2 and 0 < y.max() < 1
+    assert not torch_tpu.stats()["fallbacks"]

@@ -224,8 +224,12 @@ def _below(ctx: Context, shape: Size, span: int) -> Value:
 
 
 @lowering("uniform", random=True)
-def uniform(ctx: Context, x: Value, low: float = 0.0, high: float = 1.0) -> Value:
-    """[low, high), both parts of complex numbers: what rounds to high becomes low, as in PyTorch's CUDA kernel."""
+def uniform(ctx: Context, x: Value, *bounds: float, **named: float) -> Value:
+    """[from, to), both parts of complex numbers: what rounds to `to` becomes `from`, as in PyTorch's CUDA kernel.
+
+    ATen's names are no names of Python's, hence the loose signature.
+    """
+    low, high = [*bounds, *[named.get("from", 0.0), named.get("to", 1.0)][len(bounds) :]]
     require(low <= high, f"uniform_ expects from <= to, got from={low}, to={high}")
     dtype = hlo.real_dtype(ctx.out.dtype)
     compute = hlo.compute_dtype(dtype)
