@@ -44,7 +44,7 @@ def test_other_numbers_compile_nothing(x):
         "masked_fill": lambda n: x.masked_fill(x > 0, n),
         "addcmul": lambda n: torch.addcmul(x, x, x, value=n),
         "foreach": lambda n: torch._foreach_mul([x, x], n),
-        "uniform": lambda n: x.clone().uniform_(0, n),
+        "normal": lambda n: x.clone().normal_(0, n),
         "leaky_relu": lambda n: torch.nn.functional.leaky_relu(x, n),
     }
     for name, call in calls.items():

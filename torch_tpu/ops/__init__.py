@@ -54,8 +54,4 @@ FAMILIES: tuple[str, ...] = (
 def load() -> None:
     """Registers every lowering."""
     for family in FAMILIES:
-        try:
-            importlib.import_module(f"torch_tpu.ops.{family}")
-        except ModuleNotFoundError as error:  # until every family is written
-            if error.name != f"torch_tpu.ops.{family}":
-                raise
+        importlib.import_module(f"torch_tpu.ops.{family}")

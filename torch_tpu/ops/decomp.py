@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch._C import DispatchKey
 from torch._decomp import decomposition_table
 from torch._ops import OpOverload
@@ -56,6 +55,3 @@ def is_decomposed(op: OpOverload) -> bool:
 def composite_only(op: OpOverload) -> bool:
     """PyTorch's composite kernel is what serves the overload: nothing better is known."""
     return not is_decomposed(op) and any(op.has_kernel_for_dispatch_key(key) for key in COMPOSITE_KEYS)
-
-
-__all__ = ["REFUSED", "candidates", "composite_only", "is_decomposed", "torch"]

@@ -93,23 +93,3 @@ def lowering_of(op: OpOverload) -> registry.Lowering | None:
     """The lowering that serves an overload, directly or through its functional form."""
     functional = form(op).functional
     return registry.LOWERINGS.get(registry.overload_name(functional)) if functional is not None else None
-
-
-@cache
-def lowerable_composite(op: OpOverload) -> bool:
-    """PyTorch defines the overload in terms of other operators."""
-    name, _, overload = registry.overload_name(op).partition(".")
-    return bool(_composite_keys(name, overload))
-
-
-def _composite_keys(name: str, overload: str) -> list[str]:
-    full = f"{name}.{overload}" if overload else name
-    return [
-        key
-        for key in (
-            "CompositeExplicitAutogradNonFunctional",
-            "CompositeExplicitAutograd",
-            "CompositeImplicitAutograd",
-        )
-        if torch._C._dispatch_has_kernel_for_dispatch_key(full, key)
-    ]
