@@ -166,12 +166,13 @@ struct Release {
 void delete_slot(void* context) {
   auto* slot = static_cast<Slot*>(context);
   addresses.remove(slot->address);
-  if (slot->value) {
+  if (slot->holds()) {
     Release release;
     if (release.allowed && can_touch_python() && !in_bad_fork) {
       py::gil_scoped_acquire gil;
+      let_go(slot);
       account(slot, 0, false);
-      Py_DECREF(slot->value);
+      Py_XDECREF(slot->value);
     }  // else the interpreter is gone or going, and the value with it
   }
   delete slot;
@@ -256,12 +257,18 @@ Slot* slot_of(const c10::Storage& storage) {
 
 void set_slot(Slot* slot, PyObject* value, int64_t aval, size_t bytes) {
   PyObject* old = slot->value;
+  let_go(slot);
   account(slot, value ? bytes : 0, value != nullptr);
   Py_XINCREF(value);
   slot->value = value;
   slot->aval = value ? aval : 0;
   slot->bytes = value ? bytes : 0;
   Py_XDECREF(old);
+}
+
+void share_slot(Slot* to, const Slot* from) {
+  set_slot(to, from->value, from->aval, from->bytes);
+  if (from->pending) hold(to, from->pending);
 }
 
 at::Tensor new_tensor(at::IntArrayRef size, at::IntArrayRef stride, at::ScalarType dtype) {
@@ -390,6 +397,21 @@ struct Generator final : c10::GeneratorImpl {
     return copy;
   }
 };
+
+}  // namespace
+
+std::pair<uint64_t, uint64_t> take_random(const at::Generator* given, uint64_t increment) {
+  TORCH_CHECK(!given || given->device().type() == kTPU, "Expected a 'tpu' device type for generator but found '",
+              given->device().type(), "'");
+  at::Generator generator = given ? *given : at::globalContext().defaultGenerator(c10::Device(kTPU, 0));
+  auto* state = generator.get<Generator>();
+  std::lock_guard<std::mutex> lock(state->mutex_);
+  const auto offset = state->offset_;
+  state->offset_ += increment;
+  return {state->seed_, offset};
+}
+
+namespace {
 
 struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
@@ -547,7 +569,9 @@ void bind_device(py::module_& m) {
   }, "The object that record_event made, from torch.Event.event_id; None before the event is recorded.");
   m.def("set_bad_fork", [] { in_bad_fork = true; });
   m.def("get_value", [](py::handle tensor) -> py::object {
-    PyObject* value = slot_of(storage_of(tensor))->value;
+    Slot* slot = slot_of(storage_of(tensor));
+    if (slot->pending) flush();
+    PyObject* value = slot->value;
     return value ? py::reinterpret_borrow<py::object>(value) : py::object(py::none());
   }, "The device value of a tensor's storage, or None.");
   m.def("get_aval", [](py::handle tensor) { return slot_of(storage_of(tensor))->aval; });
@@ -572,6 +596,11 @@ void bind_device(py::module_& m) {
     return py::reinterpret_steal<py::object>(THPGenerator_initDefaultGenerator(at::globalContext().defaultGenerator(
         c10::Device(kTPU, 0))));
   });
+  m.def("take_random", [](const py::object& generator, uint64_t increment) {
+    if (generator.is_none()) return take_random(nullptr, increment);
+    const auto given = reinterpret_cast<THPGenerator*>(generator.ptr())->cdata;
+    return take_random(&given, increment);
+  }, "The seed and offset of a generator (None is the default one), whose offset then advances.");
   m.def("reset_peak", [] { memory_stats.peak = memory_stats.allocated; });
 }
 

@@ -3,6 +3,7 @@
 
 #include <Python.h>
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
@@ -13,13 +14,18 @@ namespace torch_tpu {
 
 constexpr auto kTPU = c10::DeviceType::PrivateUse1;
 
-// The device value of a storage. `value` is null ("nothing yet") or an object of the runtime: a PJRT array or a
-// pending result. `aval` names its shape and dtype, `bytes` is its size on the device.
+struct Pending;  // a result of a recorded call: csrc/record.cpp
+
+// The device value of a storage: an array of the runtime, the result of a recorded call, or neither ("nothing yet").
+// `aval` names its shape and dtype, `bytes` is what an array takes on the device.
 struct Slot {
   PyObject* value = nullptr;
+  Pending* pending = nullptr;
   int64_t aval = 0;
   size_t bytes = 0;
   void* address = nullptr;  // what data_ptr() shows
+
+  bool holds() const { return value || pending; }
 };
 
 struct MemoryStats {
@@ -31,6 +37,7 @@ extern bool in_bad_fork;
 
 Slot* slot_of(const c10::Storage& storage);                       // throws for a storage of another device
 void set_slot(Slot* slot, PyObject* value, int64_t aval, size_t bytes);  // takes a new reference; needs the GIL
+void share_slot(Slot* to, const Slot* from);                      // values are immutable, so they can be shared
 c10::Allocator* allocator();
 at::Tensor new_tensor(at::IntArrayRef size, at::IntArrayRef stride, at::ScalarType dtype);
 void check_fork();
@@ -48,7 +55,16 @@ pybind11::object hook(const char* name);
 
 [[noreturn]] void rethrow(pybind11::error_already_set& error);  // as the exception that PyTorch hands on to Python
 
+// Fused eager (csrc/record.cpp): calls are recorded and run together. All need the GIL.
+extern bool recording;
+void flush();                                                            // runs what was recorded
+void hold(Slot* slot, Pending* pending);                                 // the slot's value is that result
+void let_go(Slot* slot);                                                 // it no longer is
+std::pair<uint64_t, uint64_t> take_random(const at::Generator* generator, uint64_t increment);  // (seed, offset)
+
 void bind_device(pybind11::module_& m);
+void bind_pack(pybind11::module_& m);
+void bind_record(pybind11::module_& m);
 void bind_dispatch(pybind11::module_& m);
 
 }  // namespace torch_tpu

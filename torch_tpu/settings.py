@@ -186,6 +186,25 @@ allow_excess_precision: bool = declare(
     "TORCH_TPU_ALLOW_EXCESS_PRECISION",
     "Lets XLA leave out roundings to bfloat16 and float16 between fused operations.",
 )
+fuse_least: int = declare(
+    "fuse_least",
+    32,
+    "TORCH_TPU_FUSE_LEAST",
+    "Fused mode: the least number of operators in a program that is cut because the recording has grown long.",
+)
+fuse_most: int = declare(
+    "fuse_most",
+    256,
+    "TORCH_TPU_FUSE_MOST",
+    "Fused mode: the most operators in one program. Larger programs run faster and compile more slowly.",
+)
+fuse_bytes: int = declare(
+    "fuse_bytes",
+    4 << 30,
+    "TORCH_TPU_FUSE_BYTES",
+    "Fused mode: what was recorded runs when the results that are still held and not yet computed exceed this.",
+    unit="bytes",
+)
 donation_threshold: int = declare(
     "donation_threshold",
     1 << 16,

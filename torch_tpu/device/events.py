@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from torch_tpu import errors
+from torch_tpu import _plug, errors
 from torch_tpu.runtime import platform
 
 
@@ -23,6 +23,7 @@ class Marker:
     __slots__ = ("arrays", "done", "seconds")
 
     def __init__(self) -> None:
+        _plug.flush()
         self.arrays: list[Any] | None = platform.client().pending() if platform.is_started() else []
         self.seconds = 0.0
         self.done = threading.Event()
@@ -87,6 +88,7 @@ def elapsed_time(start: Marker, end: Marker) -> float:
 
 def query_stream() -> bool:
     """Whether everything queued so far is done."""
+    _plug.flush()
     return not platform.is_started() or not platform.client().pending()
 
 
@@ -94,6 +96,7 @@ def synchronize(device: Any = None) -> None:
     """Waits until everything queued so far is done."""
     if platform.in_bad_fork():
         raise errors.forked()
+    _plug.flush()
     if platform.is_started():
         platform.client().synchronize()
 

@@ -13,14 +13,20 @@ from torch_tpu import _plug
 from torch_tpu.runtime import platform
 
 
+def _statistics() -> dict[str, int]:
+    """The plug's, after what was recorded has run."""
+    _plug.flush()
+    return dict(_plug.memory_stats())
+
+
 def memory_allocated(device: Any = None) -> int:
     """Bytes held by tensors."""
-    return int(_plug.memory_stats()["allocated"])
+    return int(_statistics()["allocated"])
 
 
 def max_memory_allocated(device: Any = None) -> int:
     """The most bytes held by tensors since the start or `reset_peak_memory_stats`."""
-    return int(_plug.memory_stats()["peak"])
+    return int(_statistics()["peak"])
 
 
 def memory_reserved(device: Any = None) -> int:
@@ -46,7 +52,7 @@ def empty_cache() -> None:
 
 def memory_stats(device: Any = None) -> dict[str, int]:
     """Statistics under the names of `torch.cuda.memory_stats`, as far as they exist here."""
-    raw = _plug.memory_stats()
+    raw = _statistics()
     stats: dict[str, int] = {}
     for kind in ("allocated_bytes", "active_bytes", "reserved_bytes", "requested_bytes"):
         stats[f"{kind}.all.current"] = raw["allocated"]
@@ -78,7 +84,7 @@ memory_info = mem_get_info  # the name that the plug calls
 
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
     """A table of `memory_stats` for people."""
-    raw = _plug.memory_stats()
+    raw = _statistics()
     free, total = mem_get_info(device)
     rows = [
         ("held by tensors", raw["allocated"]),

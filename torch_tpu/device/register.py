@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from torch_tpu import _plug, settings
 from torch_tpu.runtime import platform
@@ -20,10 +21,13 @@ SKIPPED = frozenset({
 their schemas do not say so."""
 
 _registered = False
+_step_hook: Any = None
 
 
 HOOKS: dict[str, tuple[str, ...]] = {
     "eager.dispatch": ("resolve", "prepare", "miss", "call_python"),
+    "eager.fused": ("fuse", "compile_recipe", "run_recipe", "can_run_alone", "failed_value"),
+    "compile.graphs": ("miss_graph",),
     "eager.debug": ("check_call", "finish_call", "explain_error"),
     "device.events": ("record_event", "query_event", "synchronize_event", "elapsed_time", "query_stream",
                       "synchronize"),
@@ -64,14 +68,29 @@ def register() -> None:
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     patches.apply()
     backend.register()
-    settings.watch("eager_mode", _set_debug)
-    _set_debug(settings.eager_mode)
+    settings.watch("eager_mode", _set_mode)
+    _set_mode(settings.eager_mode)
+    for name in ("fuse_least", "fuse_most", "fuse_bytes"):
+        settings.watch(name, lambda _: _set_cuts())
     os.register_at_fork(after_in_child=_after_fork)
     platform.before_stop.append(_plug.close)
 
 
-def _set_debug(mode: str) -> None:
+def _set_mode(mode: str) -> None:
+    global _step_hook
     _plug.set_debug(mode == "debug")
+    _set_cuts()
+    _plug.set_recording(mode == "fused")
+    if mode == "fused" and _step_hook is None:
+        # The end of a step is a place that every step has: each then runs the same programs.
+        _step_hook = register_optimizer_step_post_hook(lambda *_: _plug.flush())
+    elif mode != "fused" and _step_hook is not None:
+        _step_hook.remove()
+        _step_hook = None
+
+
+def _set_cuts() -> None:
+    _plug.set_cuts(settings.fuse_least, settings.fuse_most, settings.fuse_bytes)
 
 
 def _after_fork() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_tpu import _plug, errors, hlo, settings
+from torch_tpu import _plug, hlo, settings
 from torch_tpu.device import patches
 from torch_tpu.runtime import platform
 
@@ -24,8 +24,6 @@ def configure() -> None:
     for name in ("matmul_precision", "emulate_matmul_rounding", "allow_excess_precision", "xla_effort", "xla_options"):
         settings.watch(name, lambda _: programs_change())
     settings.watch("donation_threshold", _plug.set_donation_threshold)
-    settings.watch("eager_mode", check_mode)
-    check_mode(settings.eager_mode)
     _plug.set_donation_threshold(settings.donation_threshold)
     programs_change()
 
@@ -38,14 +36,3 @@ def programs_change() -> None:
     hlo.use_precision("HIGHEST" if on_cpu else _XLA_PRECISION[wanted], passes)
     state = (wanted, passes, settings.allow_excess_precision, settings.xla_effort, settings.xla_options)
     _plug.set_epoch(_epochs.setdefault(state, len(_epochs)))
-
-
-def check_mode(mode: str) -> None:
-    if mode == "fused":
-        raise errors.UnsupportedOpError(
-            errors.message(
-                "fused eager (DEFER_AND_FUSE) is not in this version",
-                why="operators run one by one: strict or debug",
-                do="use torch.tpu.EagerMode.DEFER_NEVER, or unset TORCH_TPU_DEFER_AND_FUSE",
-            )
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +14,8 @@ from torch_tpu.eager.observe import observers
 from torch_tpu.hlo import Value
 from torch_tpu.ops.registry import Spec
 from torch_tpu.runtime import platform
+from torch_tpu.runtime.client import Executable
+from torch_tpu.runtime.options import Effort
 
 _specs: list[Spec] = [Spec((), torch.float32)]  # 0 stands for "nothing yet"
 _ids: dict[Spec, int] = {}
@@ -41,9 +44,9 @@ def num_bytes(shape: Sequence[int], dtype: torch.dtype) -> int:
 
 
 class Program:
-    """A compiled function of arrays, with what its operands need before it runs."""
+    """A function of arrays, with what its operands need before it runs. Compiled when it first runs by itself."""
 
-    __slots__ = ("executable", "increment", "name", "scalars", "text")
+    __slots__ = ("__weakref__", "_executable", "digest", "function", "increment", "name", "results", "scalars")
 
     def __init__(
         self,
@@ -54,25 +57,51 @@ class Program:
         increment: int = 0,
     ):
         self.name = name
-        self.text = function.module(results)
+        self.function = function
+        self.results = tuple(results)
         self.scalars = tuple(scalars)
         """(operand, dtype) of numbers, and (operand, None) of CPU tensors, that become arrays first."""
         self.increment = increment
         """Random numbers taken: the last operand is the generator's (seed, offset), which advances by this."""
-        self.executable = platform.client().compile(
-            self.text, [(value.shape, value.dtype) for value in results], donated=function.donated()
-        )
+        self.digest = int.from_bytes(hashlib.blake2b(self.text.encode(), digest_size=8).digest(), "little")
+        """The same for the same text in every process."""
+        self._executable: Executable | None = None
+
+    @property
+    def text(self) -> str:
+        """The StableHLO module."""
+        return self.function.module(self.results)
+
+    @property
+    def executable(self) -> Executable:
+        return self._executable or self.compile()
+
+    def compile(self, effort: Effort = "low") -> Executable:
+        """Compiles the function, or finds it in a cache.
+
+        Raises:
+            CompileError: XLA refused it.
+        """
+        specs = [(value.shape, value.dtype) for value in self.results]
+        self._executable = platform.client().compile(self.text, specs, donated=self.function.donated(), effort=effort)
         for observer in observers:
             observer.program_made(self)
+        return self._executable
 
     def run(self, values: list[Any], generator: torch.Generator | None) -> list[Any]:
         """Starts the program; numbers among the values are converted in place."""
+        if self.increment:
+            values.append(_plug.take_random(generator, self.increment))
+        return self.run_recorded(values)
+
+    def run_recorded(self, values: list[Any]) -> list[Any]:
+        """As `run`, where the last value of a program that takes random numbers is the (seed, offset) to take."""
         if self.scalars:
             client = platform.client()
             for index, dtype in self.scalars:
                 values[index] = client.put(values[index]) if dtype is None else client.scalar(values[index], dtype)
         if self.increment:
-            values.append(random_operand(generator, self.increment))
+            values[-1] = platform.client().put_words(values[-1])
         return self.executable.run(values)
 
     def entry(self) -> Callable[[list[Any], torch.Generator | None], list[Any]]:
@@ -81,17 +110,6 @@ class Program:
             return self.run
         run = self.executable.run
         return lambda values, generator: run(values)
-
-
-def random_operand(generator: torch.Generator | None, increment: int) -> Any:
-    """ui64[2]: the generator's seed and offset; the offset then advances."""
-    if generator is None:
-        generator = torch.tpu.default_generators[0]
-    elif generator.device.type != "tpu":
-        raise RuntimeError(f"Expected a 'tpu' device type for generator but found '{generator.device.type}'")
-    offset = generator.get_offset()
-    generator.set_offset(offset + increment)
-    return platform.client().put_words([generator.initial_seed(), offset])
 
 
 def drop_unused(function: hlo.Function, keep: Sequence[bool]) -> list[int]:

@@ -113,18 +113,27 @@ class Function:
     def __exit__(self, *exc: object) -> None:
         _open_functions().pop()
 
-    def module(self, results: Sequence[Value]) -> str:
-        """The finished module's text."""
+    def define(self, results: Sequence[Value], name: str = "main", *, public: bool = True) -> str:
+        """The finished function's text; only a public one says whose memory its outputs take."""
+        attributes = self.attributes if public else [""] * len(self.arguments)
         arguments = ", ".join(
-            f"{value.name}: {value.type}{attribute}"
-            for value, attribute in zip(self.arguments, self.attributes, strict=True)
+            f"{value.name}: {value.type}{a}" for value, a in zip(self.arguments, attributes, strict=True)
         )
-        result_types = ", ".join(value.type for value in results)
+        types = ", ".join(value.type for value in results)
         lines = "\n".join(self.blocks[0].lines)
+        names = ", ".join(value.name for value in results)
         return (
-            f"module @{self.name} {{\nfunc.func public @main({arguments}) -> ({result_types}) {{\n{lines}\n"
-            f"return {', '.join(value.name for value in results)}{' : ' if results else ''}{result_types}\n}}\n}}\n"
+            f"func.func {'public' if public else 'private'} @{name}({arguments}) -> ({types}) {{\n{lines}\n"
+            f"return {names}{' : ' if results else ''}{types}\n}}\n"
         )
+
+    def module(self, results: Sequence[Value], others: Sequence[str] = ()) -> str:
+        """The finished module's text.
+
+        Args:
+            others: the text of private functions that this one calls.
+        """
+        return f"module @{self.name} {{\n{self.define(results)}{''.join(others)}}}\n"
 
 
 _state = threading.local()

@@ -1,0 +1,138 @@
+// A call of an operator as the call cache sees it: the operator, the call packed into a key, and the entry that serves it.
+#pragma once
+
+#include "plug.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace torch_tpu {
+
+namespace py = pybind11;
+
+enum class Kind : uint8_t { kUnknown, kProgram, kPython, kComposite };
+enum class ArgKind : uint8_t { kTensor, kTensorList, kScalar, kScalarList, kFloat, kFloatList, kGenerator, kOther };
+
+struct Arg {
+  ArgKind kind;
+  bool written = false, is_static = false, is_static_integral = false, is_data = false;
+  std::optional<c10::IValue> fallback;
+};
+
+// An ATen overload, or a graph of torch.compile, which has no handle.
+struct Op {
+  Op(std::optional<c10::OperatorHandle> handle, int64_t id) : handle(handle), id(id) {}
+
+  std::optional<c10::OperatorHandle> handle;
+  int64_t id;
+  Kind kind = Kind::kUnknown;
+  bool writes = false, is_copy = false, reads_views = false;
+  std::vector<Arg> args;
+  py::object overload;  // torch._ops.OpOverload
+};
+
+struct Result {
+  enum { kNew, kArgument, kNone, kConstant } kind = kNew;
+  std::vector<int64_t> size, stride;
+  at::ScalarType dtype = at::kFloat;
+  int64_t aval = 0, argument = 0;
+  size_t bytes = 0;
+  c10::IValue constant;
+};
+
+struct Return {
+  bool is_list = false;
+  std::vector<Result> results;
+};
+
+struct Write {
+  int64_t operand, aval;
+  size_t bytes;
+};
+
+struct Entry {
+  py::object program;  // called with the operands' values and the generator; None until it runs by itself
+  py::object recipe;   // what the program is made of (torch_tpu/eager/program.py), or None where a call cannot be recorded
+  bool callback = false;  // the program returns the call's result itself
+  std::vector<int64_t> inputs;
+  std::vector<Return> returns;
+  std::vector<Write> writes;
+  int64_t serial = 0;       // unlike any other entry's
+  uint64_t digest = 0;      // of the recipe's text
+  int64_t num_outputs = 0;  // new tensors and written storages
+  int64_t increment = 0;    // random numbers taken
+};
+
+struct Operand {
+  Slot* slot = nullptr;
+  const c10::IValue* scalar = nullptr;  // a number, or a tensor on the CPU without dimensions
+  int64_t offset = 0;                   // where both are null: the storage offset of a tensor
+};
+
+struct Packed {
+  std::string key;
+  std::vector<Operand> operands;
+  std::vector<int64_t> codes;    // per argument or list item: operand index, -1 default, -2 static
+  std::vector<int64_t> lengths;  // per argument: number of list items, or -1
+  std::vector<int64_t> written;
+  c10::IValue generator;
+  bool cacheable = true, reads_views = false;
+
+  void pack(const Op& op, at::ArrayRef<c10::IValue> args);
+  void clear();
+  bool can_donate(const Slot* slot) const;  // nothing else holds the value of a written argument
+
+ private:
+  void put(int64_t number) { key.append(reinterpret_cast<const char*>(&number), sizeof number); }
+  void put(double number) { key.append(reinterpret_cast<const char*>(&number), sizeof number); }
+  int64_t operand(Slot* slot);
+  int64_t operand(const c10::IValue& scalar);
+  int64_t tensor(const c10::IValue& value, bool is_written, bool is_static);
+  int64_t scalar(const Arg& arg, const c10::IValue& value);
+  void other(const c10::IValue& value);
+  void argument(const Arg& arg, const c10::IValue& value);
+
+  std::deque<c10::IValue> kept;  // list items that have no IValue of their own
+};
+
+py::object to_python(const c10::IValue& value);
+
+// Records a call that is to run together with others; returns what the call does.
+std::vector<c10::IValue> record(const std::shared_ptr<Entry>& entry, const Packed& packed, at::ArrayRef<c10::IValue> args);
+
+// The returns of an entry; `fill` gives the slot of a new tensor, or of a written argument, its value.
+template <typename Fill>
+std::vector<c10::IValue> results_of(const Entry& entry, const Packed& packed, at::ArrayRef<c10::IValue> args,
+                                    Fill fill) {
+  int64_t next = 0;
+  auto make = [&](const Result& result) -> at::Tensor {
+    if (result.kind == Result::kArgument) return args[result.argument].toTensor();
+    if (result.kind == Result::kNone) return at::Tensor();
+    auto tensor = new_tensor(result.size, result.stride, result.dtype);
+    fill(slot_of(tensor.storage()), next++, result.aval, result.bytes);
+    return tensor;
+  };
+  std::vector<c10::IValue> outputs;
+  outputs.reserve(entry.returns.size());
+  for (const auto& spec : entry.returns) {
+    if (spec.is_list) {
+      std::vector<at::Tensor> list;
+      list.reserve(spec.results.size());
+      for (const auto& result : spec.results) list.push_back(make(result));
+      outputs.emplace_back(std::move(list));
+    } else if (spec.results[0].kind == Result::kConstant) {
+      outputs.push_back(spec.results[0].constant);
+    } else {
+      outputs.emplace_back(make(spec.results[0]));
+    }
+  }
+  for (const auto& write : entry.writes) fill(packed.operands[write.operand].slot, next++, write.aval, write.bytes);
+  return outputs;
+}
+
+}  // namespace torch_tpu

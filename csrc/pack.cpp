@@ -1,0 +1,238 @@
+// Packing a call: its signature becomes a key (overload, each tensor's dtype, view and storage value, static arguments),
+// what may vary without another program becomes its operands.
+#include "call.h"
+
+#include <c10/core/DefaultDtype.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+namespace torch_tpu {
+namespace {
+
+int64_t epoch = 0;                  // part of every key: settings that change programs
+size_t donation_threshold = 65536;  // bytes
+
+struct Aval {
+  at::ScalarType dtype = at::kFloat;
+  std::vector<int64_t> size, stride;
+};
+auto& avals = *new std::vector<Aval>;
+
+// A view *selects* if its dimensions are whole or cut dimensions of the array and it takes one index of at least one
+// other: x[i], x[:, i], x[i, j]. Then only those indices vary in a loop, and they are data; `fixed` is the rest of the
+// offset.
+bool selects(const Slot* slot, const at::Tensor& t, int64_t& fixed) {
+  if (!slot->holds()) return false;
+  const auto& aval = avals[slot->aval];
+  if (aval.dtype != t.scalar_type()) return false;
+  const auto sizes = t.sizes(), strides = t.strides();
+  const auto offset = t.storage_offset();
+  int64_t matched = 0, wanted = 0, selected = 0, start = 0;
+  for (int64_t size : sizes) {
+    if (size == 0) return false;
+    wanted += size > 1;
+  }
+  for (size_t dim = 0; dim < aval.size.size(); ++dim) {
+    if (aval.size[dim] == 1) continue;
+    if (aval.size[dim] == 0) return false;  // a storage that was made larger
+    const auto index = offset / aval.stride[dim] % aval.size[dim];
+    int64_t length = 0;
+    for (size_t i = 0; i < sizes.size(); ++i)
+      if (sizes[i] > 1 && strides[i] == aval.stride[dim]) length = length ? -1 : sizes[i];
+    if (length < 0 || (length > 0 && index + length > aval.size[dim])) return false;
+    if (length > 0) {
+      ++matched, start += index * aval.stride[dim];
+    } else {
+      ++selected;
+    }
+  }
+  if (matched != wanted || selected == 0 || offset / aval.stride[0] >= aval.size[0]) return false;
+  fixed = start;
+  return true;
+}
+
+}  // namespace
+
+void Packed::clear() {
+  key.clear(), operands.clear(), codes.clear(), lengths.clear(), written.clear(), kept.clear();
+  generator = c10::IValue();
+  cacheable = true;
+}
+
+int64_t Packed::operand(Slot* slot) {
+  for (size_t i = 0; i < operands.size(); ++i)
+    if (operands[i].slot == slot) return static_cast<int64_t>(i);
+  operands.push_back({slot, nullptr, 0});
+  return static_cast<int64_t>(operands.size()) - 1;
+}
+int64_t Packed::operand(const c10::IValue& scalar) {
+  operands.push_back({nullptr, &scalar, 0});
+  return static_cast<int64_t>(operands.size()) - 1;
+}
+
+int64_t Packed::tensor(const c10::IValue& value, bool is_written, bool is_static) {
+  if (value.isNone()) return put(int64_t('N')), -2;
+  const at::Tensor& t = value.toTensor();
+  if (!t.defined()) return put(int64_t('N')), -2;
+  const auto* impl = t.unsafeGetTensorImpl();
+  const auto dtype = static_cast<int64_t>(t.scalar_type());
+  if (t.device().type() != kTPU || t.layout() != at::kStrided || !t.has_storage()) {
+    if (!t.device().is_cpu() || t.dim() != 0 || t.layout() != at::kStrided) {
+      cacheable = false;
+      return -2;
+    }
+    put(int64_t(impl->is_wrapped_number() ? 'W' : 'C') | dtype << 8);
+    if (!impl->is_wrapped_number() || !is_static) return operand(value);
+    const auto number = t.item();
+    if (number.isComplex()) put(number.toComplexDouble().real()), put(number.toComplexDouble().imag());
+    if (number.isFloatingPoint()) put(number.toDouble());
+    if (number.isIntegral(true)) put(number.toLong());
+    return -2;
+  }
+  auto* storage = t.storage().unsafeGetStorageImpl();
+  Slot* slot = slot_of(t.storage());
+  const auto index = operand(slot);
+  const auto sizes = t.sizes(), strides = t.strides();
+  int64_t fixed = 0;
+  const bool by_offset = reads_views && selects(slot, t, fixed);
+  if (!by_offset) fixed = t.storage_offset();
+  put(int64_t('T') | dtype << 8 | int64_t(t.is_conj()) << 16 | int64_t(t.is_neg()) << 17 | int64_t(by_offset) << 18 |
+      static_cast<int64_t>(sizes.size()) << 24 | index << 32);
+  put(slot->aval);
+  if (!slot->holds()) put(static_cast<int64_t>(storage->nbytes()));
+  put(fixed);
+  key.append(reinterpret_cast<const char*>(sizes.data()), sizes.size() * sizeof(int64_t));
+  key.append(reinterpret_cast<const char*>(strides.data()), strides.size() * sizeof(int64_t));
+  if (is_written && std::find(written.begin(), written.end(), index) == written.end()) written.push_back(index);
+  if (!by_offset) return index;
+  operands.push_back({nullptr, nullptr, t.storage_offset()});
+  return index | static_cast<int64_t>(operands.size()) << 32;
+}
+
+int64_t Packed::scalar(const Arg& arg, const c10::IValue& value) {
+  if (value.isNone()) return put(int64_t('N')), -2;
+  int64_t type = value.isBool() ? 0 : value.isInt() ? 1 : value.isDouble() ? 2 : value.isComplexDouble() ? 3 : 4;
+  if (type == 4) return cacheable = false, -2;
+  bool fixed = arg.is_static;
+  if (arg.is_static_integral && !fixed) {
+    const double number = type == 1 ? double(value.toInt()) : type == 2 ? value.toDouble() : 0.25;
+    fixed = type < 2 || (type == 2 && (number == 0.5 || number == std::floor(number)));
+  }
+  if (!fixed) return put(int64_t('V') | type << 8), operand(value);
+  put(int64_t('S') | type << 8);
+  if (type == 0) put(int64_t(value.toBool()));
+  if (type == 1) put(value.toInt());
+  if (type == 2) put(value.toDouble());
+  if (type == 3) put(value.toComplexDouble().real()), put(value.toComplexDouble().imag());
+  return -2;
+}
+
+void Packed::other(const c10::IValue& value) {
+  if (value.isNone()) {
+    put(int64_t('N'));
+  } else if (value.isInt()) {
+    put(int64_t('i')), put(value.toInt());
+  } else if (value.isBool()) {
+    put(int64_t('b') | int64_t(value.toBool()) << 8);
+  } else if (value.isDouble()) {
+    put(int64_t('d')), put(value.toDouble());
+  } else if (value.isIntList()) {
+    const auto list = value.toIntList();
+    put(int64_t('I') | static_cast<int64_t>(list.size()) << 8);
+    for (int64_t item : list) put(item);
+  } else if (value.isBoolList()) {
+    const auto list = value.toBoolList();
+    put(int64_t('B') | static_cast<int64_t>(list.size()) << 8);
+    for (bool item : list) put(int64_t(item));
+  } else if (value.isDoubleList()) {
+    const auto list = value.toDoubleList();
+    put(int64_t('D') | static_cast<int64_t>(list.size()) << 8);
+    for (double item : list) put(item);
+  } else if (value.isString()) {
+    const auto& text = value.toStringRef();
+    put(int64_t('s') | static_cast<int64_t>(text.size()) << 8);
+    key.append(text);
+  } else if (value.isDevice()) {
+    const auto device = value.toDevice();
+    TORCH_CHECK(device.type() != kTPU || device.index() <= 0, "this process drives one tpu device; there is no ",
+                device);
+    put(int64_t('v') | static_cast<int64_t>(device.type()) << 8);
+  } else {
+    cacheable = false;
+  }
+}
+
+void Packed::argument(const Arg& arg, const c10::IValue& value) {
+  bool is_list = false;
+  const auto before = codes.size();
+  auto absent = [&] { put(int64_t('N')), codes.push_back(-2); };
+  if (arg.fallback && (value.isInt() || value.isDouble() || value.isBool()) &&
+      value.tagKind() == arg.fallback->tagKind() && value == *arg.fallback) {
+    put(int64_t('='));
+    codes.push_back(-1);
+  } else if (arg.kind == ArgKind::kTensor) {
+    codes.push_back(tensor(value, arg.written, arg.is_static));
+  } else if (arg.kind == ArgKind::kScalar || (arg.kind == ArgKind::kFloat && arg.is_data && value.isDouble())) {
+    codes.push_back(scalar(arg, value));
+  } else if (arg.kind == ArgKind::kTensorList || arg.kind == ArgKind::kScalarList) {
+    if (value.isNone()) {
+      absent();
+    } else {
+      is_list = true;
+      const auto list = value.toListRef();
+      put(int64_t('L') | static_cast<int64_t>(list.size()) << 8);
+      for (const auto& item : list) {
+        if (arg.kind == ArgKind::kTensorList) {
+          codes.push_back(tensor(item, arg.written, arg.is_static));
+        } else {
+          kept.push_back(item);
+          codes.push_back(scalar(arg, kept.back()));
+        }
+      }
+    }
+  } else if (arg.kind == ArgKind::kGenerator) {
+    put(int64_t('G'));
+    generator = value;
+    codes.push_back(-2);
+  } else {
+    other(value), codes.push_back(-2);
+  }
+  lengths.push_back(is_list ? static_cast<int64_t>(codes.size() - before) : -1);
+}
+
+// While calls are recorded, what can be donated is known only when they run.
+bool Packed::can_donate(const Slot* slot) const {
+  return !recording && slot->value && slot->bytes >= donation_threshold && Py_REFCNT(slot->value) == 1;
+}
+
+void Packed::pack(const Op& op, at::ArrayRef<c10::IValue> args) {
+  clear();
+  reads_views = op.reads_views;
+  put(op.id | epoch << 20);
+  put(static_cast<int64_t>(c10::get_default_dtype_as_scalartype()));
+  for (size_t i = 0; i < args.size(); ++i) argument(op.args[i], args[i]);
+  for (int64_t index : written) put(int64_t(can_donate(operands[index].slot)));
+}
+
+py::object to_python(const c10::IValue& value) {
+  if (value.isTensor()) {
+    const auto& t = value.toTensor();
+    if (t.defined() && t.device().is_cpu() && t.unsafeGetTensorImpl()->is_wrapped_number())
+      return torch::jit::toPyObject(c10::IValue(t.item()));
+  }
+  return torch::jit::toPyObject(value);
+}
+
+void bind_pack(py::module_& m) {
+  m.def("define_aval", [](size_t id, std::vector<int64_t> size, py::object dtype) {
+    if (avals.size() <= id) avals.resize(id + 1);
+    Aval aval{reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type, size, size};
+    int64_t step = 1;
+    for (size_t dim = size.size(); dim-- > 0;) aval.stride[dim] = step, step *= std::max<int64_t>(size[dim], 1);
+    avals[id] = std::move(aval);
+  }, "Tells the shape and dtype that an array id stands for.");
+  m.def("set_epoch", [](int64_t number) { epoch = number; }, "Programs made under another epoch are not found.");
+  m.def("set_donation_threshold", [](size_t bytes) { donation_threshold = bytes; });
+}
+
+}  // namespace torch_tpu

@@ -1,0 +1,435 @@
+// Fused eager: calls are recorded and run together. A recording is a list of calls whose operands are arrays, numbers and
+// results of earlier calls. It is cut where a value is needed, and where it has grown long: then at the place, of those
+// that leave a program of allowed length, where the digests of the last few operators have the smallest hash. Such a cut
+// depends on the operators around it alone, so the same stream of operators is cut in the same places whatever came
+// before it, and identical layers of a model share one program.
+#include "call.h"
+
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+
+namespace torch_tpu {
+
+bool recording = false;
+
+struct Pending {
+  std::vector<Slot*> holders;
+  int64_t index = 0;             // among all results ever recorded
+  int64_t reads = 0;             // by recorded calls
+  int64_t aval = 0;
+  size_t bytes = 0;
+  PyObject* replaces = nullptr;  // the array that its storage held before; compared, never used
+};
+
+namespace {
+
+constexpr size_t kWindow = 4;  // operators that a cut depends on
+size_t least = 32, most = 256;  // calls in a program, where a recording is cut because of its length
+int64_t most_bytes = int64_t(4) << 30;  // in results that are still held
+
+struct Source {
+  enum { kPending, kArray, kNumber, kRandom } kind;
+  Pending* pending = nullptr;
+  PyObject* array = nullptr;  // owned
+  int64_t aval = 0;           // of an array; the seed
+  uint64_t bytes = 0;         // of an array; the offset
+  c10::IValue number;
+};
+
+struct Call {
+  std::shared_ptr<Entry> entry;
+  size_t num_sources = 0;
+  uint64_t hash = 0;
+};
+
+struct Recording {
+  std::vector<Call> calls;
+  std::vector<Source> sources;
+  std::vector<std::unique_ptr<Pending>> results;
+};
+
+// A fused program, and which results it computes and which arrays it reuses.
+struct Variant {
+  std::vector<int64_t> outputs;  // increasing
+  std::vector<int64_t> donated;
+  py::object program;
+};
+
+auto& current = *new Recording;  // never destroyed, as it holds Python objects
+int64_t first_result = 0;  // index of current.results[0]
+int64_t held_bytes = 0;
+auto& programs = *new std::unordered_map<std::string, std::vector<Variant>>;
+int64_t num_recorded = 0, num_cuts = 0;
+
+// One thread runs a batch at a time; others wait outside the interpreter's lock, which the runtime gives up meanwhile.
+std::mutex mutex;
+std::condition_variable freed;
+bool busy = false;
+std::thread::id runner;
+
+void wait_until_free() {
+  if (!busy) return;
+  TORCH_CHECK(runner != std::this_thread::get_id(), "an operator on tpu was called while recorded ones are compiled");
+  py::gil_scoped_release no_gil;
+  std::unique_lock<std::mutex> lock(mutex);
+  freed.wait(lock, [] { return !busy; });
+}
+
+struct Running {
+  Running() {
+    std::lock_guard<std::mutex> lock(mutex);
+    busy = true, runner = std::this_thread::get_id();
+  }
+  ~Running() {
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      busy = false;
+    }
+    freed.notify_all();
+  }
+};
+
+// ------------------------------------------------------------------------------------------------------- cutting
+
+// The first calls of the recording; what is left starts with the ones after them.
+Recording take(size_t count) {
+  Recording batch;
+  auto move_front = [](auto& from, auto& to, size_t n) {
+    to.assign(std::make_move_iterator(from.begin()), std::make_move_iterator(from.begin() + n));
+    from.erase(from.begin(), from.begin() + n);
+  };
+  size_t num_sources = 0, num_results = 0;
+  for (size_t i = 0; i < count; ++i) {
+    num_sources += current.calls[i].num_sources;
+    num_results += current.calls[i].entry->num_outputs;
+  }
+  move_front(current.calls, batch.calls, count);
+  move_front(current.sources, batch.sources, num_sources);
+  move_front(current.results, batch.results, num_results);
+  for (auto& source : batch.sources)
+    if (source.kind == Source::kPending) --source.pending->reads;
+  return batch;
+}
+
+size_t best_cut() {
+  size_t best = least;
+  for (size_t i = least; i < current.calls.size(); ++i)
+    if (current.calls[i].hash < current.calls[best].hash) best = i;
+  return best + 1;
+}
+
+// ------------------------------------------------------------------------------------------------------- running
+
+// What a batch is called with and keyed by.
+struct Wiring {
+  std::string key;
+  std::vector<const Source*> operands;        // arrays, each once
+  std::vector<const Source*> numbers;         // behind them: numbers and random states
+  std::vector<std::vector<int64_t>> sources;  // per call: an operand, or -1 - a result
+  std::vector<int64_t> array_uses;            // how many sources hold each array
+};
+
+Wiring wire(const Recording& batch) {
+  Wiring wiring;
+  std::unordered_map<PyObject*, int64_t> places;
+  auto put = [&](int64_t number) { wiring.key.append(reinterpret_cast<const char*>(&number), sizeof number); };
+  const int64_t base = batch.results.empty() ? 0 : batch.results[0]->index;
+  for (const auto& source : batch.sources) {
+    if (source.kind != Source::kArray) continue;
+    auto [found, is_new] = places.emplace(source.array, static_cast<int64_t>(wiring.operands.size()));
+    if (is_new) wiring.operands.push_back(&source), wiring.array_uses.push_back(0);
+    ++wiring.array_uses[found->second];
+  }
+  size_t next = 0;
+  for (const auto& call : batch.calls) {
+    put(call.entry->serial);
+    auto& places_of_call = wiring.sources.emplace_back();
+    for (size_t i = 0; i < call.num_sources; ++i) {
+      const auto& source = batch.sources[next++];
+      int64_t place;
+      if (source.kind == Source::kPending) {
+        place = -1 - (source.pending->index - base);
+      } else if (source.kind == Source::kArray) {
+        place = places[source.array];
+      } else {
+        place = static_cast<int64_t>(wiring.operands.size() + wiring.numbers.size());
+        wiring.numbers.push_back(&source);
+      }
+      put(place);
+      places_of_call.push_back(place);
+    }
+  }
+  return wiring;
+}
+
+PyObject* value_of(const Source& source) {
+  if (source.kind == Source::kArray) return Py_NewRef(source.array);
+  if (source.kind == Source::kRandom) return py::make_tuple(uint64_t(source.aval), source.bytes).release().ptr();
+  if (source.number.isDouble()) return PyFloat_FromDouble(source.number.toDouble());
+  if (source.number.isInt()) return PyLong_FromLongLong(source.number.toInt());
+  return to_python(source.number).release().ptr();
+}
+
+// (operand, result) where the result takes the place of the array in its storage and nothing else needs that array.
+std::vector<std::pair<int64_t, int64_t>> donatable(const Recording& batch, const Wiring& wiring,
+                                                   const std::vector<int64_t>& outputs) {
+  std::unordered_map<PyObject*, int64_t> places;
+  for (size_t i = 0; i < wiring.operands.size(); ++i) {
+    PyObject* array = wiring.operands[i]->array;
+    if (wiring.operands[i]->bytes >= (1 << 16) && Py_REFCNT(array) == wiring.array_uses[i])
+      places.emplace(array, static_cast<int64_t>(i));
+  }
+  std::vector<std::pair<int64_t, int64_t>> pairs;
+  for (int64_t output : outputs) {
+    auto found = places.find(batch.results[output]->replaces);
+    if (found == places.end()) continue;
+    pairs.emplace_back(found->second, output);
+    places.erase(found);
+  }
+  return pairs;
+}
+
+py::object describe(const Recording& batch, const Wiring& wiring) {
+  py::list calls;
+  for (size_t i = 0; i < batch.calls.size(); ++i)
+    calls.append(py::make_tuple(batch.calls[i].entry->recipe, wiring.sources[i], batch.calls[i].entry->num_outputs));
+  return calls;
+}
+
+// A program that computes at least these results and donates at most these arrays. A second one for the same calls is
+// made where the results differ, a few times; after that, one for all results that were ever asked for.
+const Variant& variant_for(const Recording& batch, const Wiring& wiring, std::vector<int64_t> outputs) {
+  constexpr size_t kExact = 3;
+  auto& variants = programs[wiring.key];
+  const auto pairs = donatable(batch, wiring, outputs);
+  auto donates = [&](int64_t operand) {
+    for (const auto& pair : pairs)
+      if (pair.first == operand) return true;
+    return false;
+  };
+  for (const auto& variant : variants) {
+    const bool all = variants.size() < kExact
+                         ? variant.outputs == outputs
+                         : std::includes(variant.outputs.begin(), variant.outputs.end(), outputs.begin(), outputs.end());
+    if (all && std::all_of(variant.donated.begin(), variant.donated.end(), donates)) return variant;
+  }
+  if (variants.size() >= kExact) {
+    for (const auto& variant : variants) {
+      std::vector<int64_t> joined;
+      std::set_union(outputs.begin(), outputs.end(), variant.outputs.begin(), variant.outputs.end(),
+                     std::back_inserter(joined));
+      outputs = std::move(joined);
+    }
+  }
+  py::list avals;
+  for (const auto* source : wiring.operands) avals.append(source->aval);
+  auto made = hook("fuse")(describe(batch, wiring), avals, outputs, pairs).cast<py::tuple>();
+  variants.push_back({std::move(outputs), made[1].cast<std::vector<int64_t>>(), made[0]});
+  return variants.back();
+}
+
+struct Arrays {  // of a batch's results, as far as they were computed
+  explicit Arrays(size_t count) : items(count) {}
+  std::vector<py::object> items;
+};
+
+Arrays run_together(const Recording& batch, const Wiring& wiring, const std::vector<int64_t>& outputs) {
+  const auto& variant = variant_for(batch, wiring, outputs);
+  py::list values;
+  for (const auto* source : wiring.operands) values.append(py::reinterpret_steal<py::object>(value_of(*source)));
+  for (const auto* source : wiring.numbers) values.append(py::reinterpret_steal<py::object>(value_of(*source)));
+  const auto places = variant.outputs;
+  py::list answer = py::object(variant.program)(values);
+  Arrays arrays(batch.results.size());
+  for (size_t i = 0; i < places.size(); ++i) arrays.items[places[i]] = answer[i];
+  return arrays;
+}
+
+// Where the program of a batch cannot be made: one call after the other, so that an error names the operator.
+Arrays run_alone(const Recording& batch, const Wiring& wiring) {
+  Arrays arrays(batch.results.size());
+  size_t next = 0, result = 0;
+  for (size_t i = 0; i < batch.calls.size(); ++i) {
+    py::list values;
+    for (int64_t place : wiring.sources[i]) {
+      const auto& source = batch.sources[next++];
+      values.append(place < 0 ? arrays.items[-1 - place] : py::reinterpret_steal<py::object>(value_of(source)));
+    }
+    py::list answer = hook("run_recipe")(batch.calls[i].entry->recipe, values);
+    for (const auto& item : answer) arrays.items[result++] = py::reinterpret_borrow<py::object>(item);
+  }
+  return arrays;
+}
+
+void deliver(const Recording& batch, const Arrays& arrays, const py::object& otherwise) {
+  for (size_t i = 0; i < batch.results.size(); ++i) {
+    auto& result = *batch.results[i];
+    PyObject* array = arrays.items[i] ? arrays.items[i].ptr() : otherwise.ptr();
+    while (!result.holders.empty()) set_slot(result.holders.back(), array, result.aval, result.bytes);
+    if (!result.reads) continue;
+    for (auto& source : current.sources) {
+      if (source.kind != Source::kPending || source.pending != &result) continue;
+      source.kind = Source::kArray;
+      source.pending = nullptr;
+      source.array = Py_NewRef(array);
+      source.aval = result.aval;
+      source.bytes = result.bytes;
+    }
+  }
+}
+
+void release(Recording& batch) {
+  for (auto& source : batch.sources)
+    if (source.kind == Source::kArray) Py_DECREF(source.array);
+  batch.sources.clear();
+}
+
+void run(size_t count) {
+  if (count == 0) return;
+  Running running;
+  Recording batch = take(count);
+  first_result += static_cast<int64_t>(batch.results.size());
+  ++num_cuts;
+  std::vector<int64_t> outputs;
+  for (size_t i = 0; i < batch.results.size(); ++i)
+    if (!batch.results[i]->holders.empty() || batch.results[i]->reads) outputs.push_back(static_cast<int64_t>(i));
+  Arrays arrays(batch.results.size());
+  try {
+    if (!outputs.empty()) {
+      const auto wiring = wire(batch);
+      try {
+        arrays = run_together(batch, wiring, outputs);
+      } catch (py::error_already_set& error) {
+        if (!hook("can_run_alone")(error.value()).cast<bool>()) throw;
+        arrays = run_alone(batch, wiring);
+      }
+    }
+  } catch (py::error_already_set& error) {
+    deliver(batch, arrays, hook("failed_value")(error.value()));
+    release(batch);
+    throw;
+  }
+  deliver(batch, arrays, py::none());
+  release(batch);
+}
+
+uint64_t mix(uint64_t x) {  // splitmix64's finalizer
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+Source source_of(const Operand& operand) {
+  Source source;
+  if (operand.slot && operand.slot->pending) {
+    source.kind = Source::kPending;
+    source.pending = operand.slot->pending;
+    ++source.pending->reads;
+  } else if (operand.slot) {
+    TORCH_INTERNAL_ASSERT(operand.slot->value);
+    source.kind = Source::kArray;
+    source.array = Py_NewRef(operand.slot->value);
+    source.aval = operand.slot->aval;
+    source.bytes = operand.slot->bytes;
+  } else {
+    source.kind = Source::kNumber;
+    if (!operand.scalar) {
+      source.number = operand.offset;
+    } else if (operand.scalar->isTensor() && !operand.scalar->toTensor().unsafeGetTensorImpl()->is_wrapped_number()) {
+      source.number = operand.scalar->toTensor().clone();  // the caller may write to it
+    } else {
+      source.number = *operand.scalar;
+    }
+  }
+  return source;
+}
+
+}  // namespace
+
+void hold(Slot* slot, Pending* pending) {
+  PyObject* before = slot->value ? slot->value : slot->pending ? slot->pending->replaces : nullptr;
+  if (pending->holders.empty()) {
+    held_bytes += static_cast<int64_t>(pending->bytes);
+    pending->replaces = before;
+  }
+  pending->holders.push_back(slot);
+  set_slot(slot, nullptr, 0, 0);
+  slot->pending = pending;
+  slot->aval = pending->aval;
+}
+
+void let_go(Slot* slot) {
+  if (!slot->pending) return;
+  auto& holders = slot->pending->holders;
+  holders.erase(std::find(holders.begin(), holders.end(), slot));
+  if (holders.empty()) held_bytes -= static_cast<int64_t>(slot->pending->bytes);
+  slot->pending = nullptr;
+}
+
+std::vector<c10::IValue> record(const std::shared_ptr<Entry>& entry, const Packed& packed,
+                                at::ArrayRef<c10::IValue> args) {
+  wait_until_free();
+  if (current.calls.size() >= most) run(best_cut());
+  Call call{entry, entry->inputs.size()};
+  for (int64_t index : entry->inputs) current.sources.push_back(source_of(packed.operands[index]));
+  if (entry->increment) {
+    const auto generator = packed.generator.isNone() ? std::nullopt : packed.generator.toOptional<at::Generator>();
+    const auto [seed, offset] = take_random(generator ? &*generator : nullptr, entry->increment);
+    Source source;
+    source.kind = Source::kRandom;
+    source.aval = static_cast<int64_t>(seed), source.bytes = offset;
+    current.sources.push_back(std::move(source));
+    ++call.num_sources;
+  }
+  call.hash = entry->digest;
+  for (size_t i = 1; i < kWindow && i <= current.calls.size(); ++i)
+    call.hash = mix(call.hash) ^ (current.calls.end() - i)->entry->digest;
+  call.hash = mix(call.hash);
+  current.calls.push_back(std::move(call));
+  ++num_recorded;
+  const auto base = current.results.size();
+  for (int64_t i = 0; i < entry->num_outputs; ++i) {
+    current.results.push_back(std::make_unique<Pending>());
+    current.results.back()->index = first_result + static_cast<int64_t>(base) + i;
+  }
+  auto outputs = results_of(*entry, packed, args, [&](Slot* slot, int64_t index, int64_t aval, size_t bytes) {
+    auto* pending = current.results[base + index].get();
+    pending->aval = aval, pending->bytes = bytes;
+    hold(slot, pending);
+  });
+  if (held_bytes > most_bytes) run(current.calls.size());
+  return outputs;
+}
+
+void flush() {
+  if (current.calls.empty() && !busy) return;
+  wait_until_free();
+  while (current.calls.size() > most) run(best_cut());
+  run(current.calls.size());
+}
+
+void bind_record(py::module_& m) {
+  m.def("flush", &flush, "Runs the calls that were recorded.");
+  m.def("set_recording", [](bool on) {
+    flush();
+    recording = on;
+  }, "Whether calls are recorded.");
+  m.def("set_cuts", [](size_t low, size_t high, int64_t bytes) {
+    flush();
+    least = low, most = high, most_bytes = bytes;
+  }, "The least and the most calls in a program cut for its length, and the most bytes of results not yet computed.");
+  m.def("recording_stats", [] {
+    py::dict stats;
+    stats["recorded"] = num_recorded;
+    stats["waiting"] = current.calls.size();
+    stats["cuts"] = num_cuts;
+    return stats;
+  });
+  m.def("clear_fused", [] { programs.clear(); }, "Forgets every fused program.");
+}
+
+}  // namespace torch_tpu

@@ -1,0 +1,149 @@
+"""Fused programs: what csrc/record.cpp runs in the place of the calls it recorded.
+
+Each recorded call is a program of its own already (`Program`, not compiled). A fused program is a main function that
+calls them one after the other, each different one written once; XLA inlines and fuses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from torch_tpu import errors, hlo
+from torch_tpu.eager.program import Program, spec_of
+from torch_tpu.hlo import Value
+from torch_tpu.runtime import platform
+
+Wired = tuple[Program, Sequence[int], int]
+"""A call: its program, where its operands come from (an operand of the fused program, or -1 - a result counted over
+all calls), and how many results it has."""
+
+
+def fuse(
+    calls: Sequence[Wired], avals: Sequence[int], outputs: Sequence[int], pairs: Sequence[tuple[int, int]]
+) -> tuple[Callable[[list[Any]], list[Any]], list[int]]:
+    """Makes the program of a batch of calls.
+
+    Args:
+        avals: the arrays among its operands, by their ids; numbers and random states follow in order of their use.
+        outputs: the results to return.
+        pairs: (operand, result) where nothing else holds the operand and the result replaces it.
+
+    Returns:
+        What to call with the operands' values, and the operands it donates.
+
+    Raises:
+        CompileError: XLA refused the program.
+    """
+    first, last = calls[0][0].name, calls[-1][0].name
+    main = hlo.Function(f"fused_{len(calls)}_{first}_{last}")
+    numbers, states = [], []
+    with main:
+        for aval in avals:
+            main.argument(*spec_of(aval))
+        results: list[Value] = []
+        names: dict[int, str] = {}
+        texts: list[str] = []
+        for program, sources, _ in calls:
+            dtypes = dict(program.scalars)
+            for place, (source, argument) in enumerate(zip(sources, program.function.arguments, strict=True)):
+                if source != len(main.arguments):
+                    continue
+                main.argument(argument.shape, argument.dtype)
+                if place in dtypes:
+                    numbers.append((source, dtypes[place]))
+                else:
+                    states.append(source)
+            if program.digest not in names:
+                names[program.digest] = f"f{len(names)}"
+                texts.append(program.function.define(program.results, names[program.digest], public=False))
+            operands = [main.arguments[source] if source >= 0 else results[-1 - source] for source in sources]
+            results += _call(names[program.digest], program, operands)
+    returned = [results[index] for index in outputs]
+    donated = []
+    for operand, result in pairs:
+        if main.arguments[operand].type == results[result].type:
+            main.alias(operand, outputs.index(result))
+            donated.append(operand)
+    fused = _Fused(main, returned, numbers, texts, states)
+    fused.compile("normal")
+    return fused.run_fused, donated
+
+
+def _call(name: str, program: Program, operands: Sequence[Value]) -> list[Value]:
+    given = ", ".join(value.name for value in operands)
+    types = ", ".join(value.type for value in program.function.arguments)
+    returned = ", ".join(value.type for value in program.results)
+    text = f"func.call @{name}({given}) : ({types}) -> ({returned})"
+    if len(program.results) == 1:
+        return [hlo.emit(text, program.results[0].shape, program.results[0].dtype)]
+    return hlo.emit_many(text, [(value.shape, value.dtype) for value in program.results])
+
+
+class _Fused(Program):
+    """A main function and those it calls."""
+
+    __slots__ = ("parts", "states")
+
+    def __init__(
+        self,
+        main: hlo.Function,
+        results: Sequence[Value],
+        numbers: Sequence[tuple[int, Any]],
+        parts: Sequence[str],
+        states: Sequence[int],
+    ):
+        self.parts = tuple(parts)
+        self.states = tuple(states)
+        """Operands that are (seed, offset)."""
+        super().__init__(main.name, main, results, numbers)
+
+    @property
+    def text(self) -> str:
+        return self.function.module(self.results, self.parts)
+
+    def run_fused(self, values: list[Any]) -> list[Any]:
+        client = platform.client()
+        for index in self.states:
+            values[index] = client.put_words(values[index])
+        return self.run_recorded(values)
+
+
+def compile_recipe(program: Program) -> Callable[..., list[Any]]:
+    """What runs a call by itself that was made to be recorded."""
+    program.compile()
+    return program.entry()
+
+
+def run_recipe(program: Program, values: list[Any]) -> list[Any]:
+    """Runs one recorded call by itself.
+
+    Raises:
+        CompileError, ExecutionError: it failed; the message names the operator.
+    """
+    return program.run_recorded(values)
+
+
+def can_run_alone(error: BaseException) -> bool:
+    """Whether running the calls of a batch one by one may succeed, or at least say which of them failed."""
+    return isinstance(error, errors.CompileError)
+
+
+class FailedValue:
+    """Stands in a storage for an array that was never computed, since its program failed."""
+
+    def __init__(self, error: BaseException):
+        self._error = error
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise errors.ExecutionError(
+            errors.message(
+                "a tensor has no value",
+                why=f"the program that was to compute it failed: {self._error}",
+                do="look at the first error; it was raised where the recorded operators ran",
+            )
+        )
+
+
+def failed_value(error: BaseException) -> FailedValue:
+    return FailedValue(error)
