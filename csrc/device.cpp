@@ -572,6 +572,7 @@ void bind_device(py::module_& m) {
     Slot* slot = slot_of(storage_of(tensor));
     if (slot->pending) flush();
     PyObject* value = slot->value;
+    check(value);
     return value ? py::reinterpret_borrow<py::object>(value) : py::object(py::none());
   }, "The device value of a tensor's storage, or None.");
   m.def("get_aval", [](py::handle tensor) { return slot_of(storage_of(tensor))->aval; });

@@ -35,8 +35,8 @@ py::list operand_values(const Entry& entry, const Packed& packed) {
     const auto& operand = packed.operands[entry.inputs[i]];
     PyObject* value;
     if (operand.slot) {
-      value = operand.slot->value ? operand.slot->value : Py_None;
-      Py_INCREF(value);
+      check(operand.slot->value);
+      value = Py_NewRef(operand.slot->value ? operand.slot->value : Py_None);
     } else if (!operand.scalar) {
       value = PyLong_FromLongLong(operand.offset);
     } else if (operand.scalar->isDouble()) {

@@ -64,6 +64,7 @@ int64_t first_result = 0;  // index of current.results[0]
 int64_t held_bytes = 0;
 auto& programs = *new std::unordered_map<std::string, std::vector<Variant>>;
 int64_t num_recorded = 0, num_cuts = 0;
+PyTypeObject* failed_type = nullptr;  // set by the first failure
 
 // One thread runs a batch at a time; others wait outside the interpreter's lock, which the runtime gives up meanwhile.
 std::mutex mutex;
@@ -309,7 +310,9 @@ void run(size_t count) {
       }
     }
   } catch (py::error_already_set& error) {
-    deliver(batch, arrays, hook("failed_value")(error.value()));
+    const auto failed = hook("failed_value")(error.value());
+    failed_type = Py_TYPE(failed.ptr());
+    deliver(batch, arrays, failed);
     release(batch);
     throw;
   }
@@ -331,6 +334,7 @@ Source source_of(const Operand& operand) {
     ++source.pending->reads;
   } else if (operand.slot) {
     TORCH_INTERNAL_ASSERT(operand.slot->value);
+    check(operand.slot->value);
     source.kind = Source::kArray;
     source.array = Py_NewRef(operand.slot->value);
     source.aval = operand.slot->aval;
@@ -368,6 +372,12 @@ void let_go(Slot* slot) {
   holders.erase(std::find(holders.begin(), holders.end(), slot));
   if (holders.empty()) held_bytes -= static_cast<int64_t>(slot->pending->bytes);
   slot->pending = nullptr;
+}
+
+// torch_tpu/eager/fused.py: FailedValue raises its error when it is called.
+void check(PyObject* value) {
+  if (!failed_type || !value || Py_TYPE(value) != failed_type) return;
+  py::reinterpret_borrow<py::object>(value)();
 }
 
 std::vector<c10::IValue> record(const std::shared_ptr<Entry>& entry, const Packed& packed,
@@ -427,6 +437,9 @@ void bind_record(py::module_& m) {
     stats["recorded"] = num_recorded;
     stats["waiting"] = current.calls.size();
     stats["cuts"] = num_cuts;
+    int64_t count = 0;
+    for (const auto& [key, variants] : programs) count += static_cast<int64_t>(variants.size());
+    stats["programs"] = count;
     return stats;
   });
   m.def("clear_fused", [] { programs.clear(); }, "Forgets every fused program.");

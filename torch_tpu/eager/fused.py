@@ -135,7 +135,7 @@ class FailedValue:
     def __init__(self, error: BaseException):
         self._error = error
 
-    def __getattr__(self, name: str) -> NoReturn:
+    def __call__(self) -> NoReturn:
         raise errors.ExecutionError(
             errors.message(
                 "a tensor has no value",

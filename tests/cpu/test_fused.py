@@ -1,0 +1,360 @@
+"""Fused eager: the results of strict mode, few programs, and none made once a training loop is under way."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import torch_tpu
+from torch_tpu import _plug, errors, settings
+from torch_tpu.stats import num_compiles
+
+FUSE = torch.tpu.EagerMode.DEFER_AND_FUSE
+STRICT = torch.tpu.EagerMode.DEFER_NEVER
+
+
+@pytest.fixture
+def fused():
+    with torch.tpu.set_eager_mode(FUSE):
+        yield
+
+
+def waiting():
+    return _plug.recording_stats()["waiting"]
+
+
+def test_operators_wait_and_run_as_one_program(fused, counters):
+    x = torch.rand(4, 4).to("tpu")
+    y = x
+    for _ in range(10):
+        y = (y * 2).relu() + x
+    assert waiting() == 30 and counters.executions == 0
+    result = y.cpu()
+    assert waiting() == 0 and counters.executions == 1
+    expected = x.cpu()
+    for _ in range(10):
+        expected = (expected * 2).relu() + x.cpu()
+    torch.testing.assert_close(result, expected)
+
+
+def test_leaving_the_mode_runs_what_waits():
+    x = torch.ones(3, device="tpu")
+    with torch.tpu.set_eager_mode(FUSE):
+        y = x + 1
+        assert waiting() > 0
+    assert waiting() == 0
+    assert y.tolist() == [2, 2, 2]
+
+
+def test_synchronize_events_and_memory_statistics_see_what_waits(fused):
+    held = torch.tpu.memory_allocated()
+    x = torch.ones(1 << 18, device="tpu")
+    assert torch.tpu.memory_allocated() - held == 1 << 20
+    for wait in (torch.tpu.synchronize, torch.tpu.Event().record, torch.accelerator.synchronize):
+        x = x + 1
+        assert waiting()
+        wait()
+        assert not waiting()
+
+
+def test_other_numbers_are_data(fused):
+    x = torch.rand(8).to("tpu")
+
+    def f(number):
+        return (x * number + number).sigmoid().sum().item()
+
+    f(1.5)
+    before = num_compiles()
+    assert f(2.5) == pytest.approx((x.cpu() * 2.5 + 2.5).sigmoid().sum().item(), rel=1e-6)
+    f(0.1)
+    assert num_compiles() == before
+
+
+def test_views_and_writes_through_them(fused):
+    x = torch.zeros(4, 6, device="tpu")
+    view = x[1:3].t()
+    view.add_(1)
+    x[:, 2] = torch.arange(4.0).to("tpu")
+    row = x[3]
+    row.mul_(0).sub_(7)
+    x.t_()
+    expected = torch.zeros(4, 6)
+    expected[1:3].t().add_(1)
+    expected[:, 2] = torch.arange(4.0)
+    expected[3].mul_(0).sub_(7)
+    assert waiting()
+    torch.testing.assert_close(x.cpu(), expected.t(), rtol=0, atol=0)
+
+
+def test_a_copy_shares_a_result_that_waits(fused):
+    x = torch.arange(5.0, device="tpu") + 1
+    y = x.clone()
+    x.add_(10)
+    assert y.tolist() == [1, 2, 3, 4, 5] and x.tolist() == [11, 12, 13, 14, 15]
+
+
+def test_a_tensor_on_the_cpu_is_read_when_the_operator_is_called(fused):
+    x, number = torch.ones(2, device="tpu"), torch.tensor(3.0)
+    y = x * number
+    number.fill_(100)
+    assert y.tolist() == [3, 3]
+
+
+def test_random_numbers_are_those_of_strict_mode(fused):
+    def draw():
+        torch.manual_seed(3)
+        x = torch.rand(5, device="tpu")
+        return (x + torch.randn(5, device="tpu") + F.dropout(torch.ones(5, device="tpu"))).cpu(), torch.rand(
+            2, device="tpu"
+        ).cpu()
+
+    ours = draw()
+    with torch.tpu.set_eager_mode(STRICT):
+        strict = draw()
+    torch.testing.assert_close(ours, strict)
+    assert not torch.equal(torch.rand(5, device="tpu").cpu(), torch.rand(5, device="tpu").cpu())
+
+
+def test_results_nobody_holds_are_not_computed(fused, counters):
+    x = torch.rand(1000, 1000).to("tpu")
+    for _ in range(5):
+        x.exp()
+    torch.tpu.synchronize()
+    assert counters.executions == 0
+    torch.tpu.reset_peak_memory_stats()
+    before = torch.tpu.memory_allocated()
+    y = x
+    for _ in range(20):
+        y = y * 1.5
+    y = y.sum()
+    y.item()
+    assert torch.tpu.max_memory_allocated() - before < 1000
+
+
+def test_the_old_value_of_a_written_tensor_is_donated(fused):
+    x = torch.zeros(1 << 16, device="tpu")
+    torch.tpu.synchronize()
+    addresses = set()
+    for _ in range(4):
+        x.add_(1).mul_(2)
+        torch.tpu.synchronize()
+        addresses.add(_plug.get_value(x).unsafe_buffer_pointer())
+    assert len(addresses) == 1 and x[0].item() == 30
+
+
+def test_a_value_that_somebody_holds_is_not_donated(fused):
+    x = torch.zeros(1 << 16, device="tpu")
+    kept = x.clone()
+    torch.tpu.synchronize()
+    host = x.cpu()
+    x.add_(1)
+    torch.tpu.synchronize()
+    assert host.sum().item() == 0 and kept.sum().item() == 0 and x.sum().item() == 1 << 16
+
+
+def test_what_waits_is_cut_before_memory_runs_out(fused):
+    with settings.override(fuse_bytes=10 << 20):
+        held = [torch.ones(1 << 20, device="tpu") for _ in range(8)]
+        assert waiting() < 4 and len(held) == 8
+
+
+@pytest.mark.parametrize("before", [0, 3, 50, 123])
+def test_the_same_operators_are_cut_alike_whatever_came_before(before):
+    w = torch.rand(16, 16).to("tpu")
+
+    def block(x):
+        for i in range(1, 9):
+            x = torch.tanh(x @ w) * i + x.softmax(-1)
+        return x
+
+    with settings.override(fuse_most=64, fuse_least=16), torch.tpu.set_eager_mode(FUSE):
+        x = w
+        for _ in range(24):
+            x = block(x)
+        x.sum().item()
+        known = num_compiles()
+        x = w
+        for i in range(before):
+            x = x.sin() if i % 2 else x.cos()
+        x.sum().item()
+        x = w
+        for _ in range(24):
+            x = block(x)
+        x.sum().item()
+        assert num_compiles() - known <= 3 + before // 16  # the head of the stream, and what follows it
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(8, 32),
+            nn.LayerNorm(32),
+            nn.ReLU(),
+            nn.Dropout(0.1),
+            nn.Linear(32, 32),
+            nn.GELU(),
+            nn.Linear(32, 4),
+        )
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def train(steps, device="tpu", watch=lambda step: None):
+    torch.manual_seed(0)
+    model = Net().to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    generator = torch.Generator().manual_seed(1)
+    batches = [
+        (torch.rand(16, 8, generator=generator), torch.randint(0, 4, (16,), generator=generator)) for _ in range(5)
+    ]
+    losses = []
+    for step in range(steps):
+        x, y = (part.to(device) for part in batches[step % 5])
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if step % 7 == 0:
+            losses.append(loss.item())
+        if step % 10 == 0:
+            model.eval()
+            with torch.no_grad():
+                losses.append(F.cross_entropy(model(x), y).item())
+            model.train()
+        watch(step)
+    return losses, [p.detach().cpu() for p in model.parameters()]
+
+
+def test_training_compiles_nothing_after_its_first_steps(fused, counters):
+    made = []
+    losses, parameters = train(50, watch=lambda step: made.append(num_compiles()))
+    assert made[12] == made[-1]
+    assert not counters.fallbacks
+    assert counters.executions < 3 * 50
+    with torch.tpu.set_eager_mode(STRICT):
+        strict_losses, strict_parameters = train(50)
+    torch.testing.assert_close(losses, strict_losses, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(parameters, strict_parameters, rtol=1e-3, atol=1e-4)
+
+
+def encoder(layers):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True, norm_first=True)
+    return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).to("tpu")
+
+
+def programs_of(layers):
+    model, x = encoder(layers), torch.rand(2, 8, 16).to("tpu")
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    _plug.clear_fused()
+    made = []
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+        made.append(_plug.recording_stats()["programs"])
+    assert made[-1] == made[-2]
+    return made[-1]
+
+
+def test_a_deeper_model_needs_few_more_programs(fused):
+    with settings.override(fuse_most=128):
+        assert programs_of(16) <= 1.2 * programs_of(8)
+
+
+def test_errors_come_where_the_operator_is_called(fused):
+    x = torch.rand(2, 3).to("tpu")
+    y = x + 1
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        y @ y
+    assert (y - x).cpu().round().eq(1).all()
+
+
+def test_a_program_that_xla_refuses_names_the_operator(fused, monkeypatch):
+    from torch_tpu.eager import fused as module
+
+    def refuse(*args):
+        raise errors.CompileError("no")
+
+    x = torch.rand(3).to("tpu")
+    monkeypatch.setattr(module.Program, "compile", refuse)
+    y = x.sin() * 2.5
+    with pytest.raises(errors.CompileError):
+        y.cpu()
+    monkeypatch.undo()
+    with pytest.raises(errors.ExecutionError, match="no value"):
+        y.cpu()
+    assert (x + 1).cpu().gt(0.9).all()
+
+
+def test_several_threads_record(fused):
+    results = [None] * 4
+
+    def work(i):
+        x = torch.full((8,), float(i), device="tpu")
+        for _ in range(100):
+            x = x * 1.01 + 0.5
+        results[i] = x.cpu()
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    for i, result in enumerate(results):
+        expected = torch.full((8,), float(i))
+        for _ in range(100):
+            expected = expected * 1.01 + 0.5
+        torch.testing.assert_close(result, expected)
+
+
+def test_operators_with_sizes_from_data_and_fallbacks_run_in_between(fused):
+    x = torch.tensor([0.0, 2.0, 0.0, 3.0]).to("tpu") * 2
+    assert torch.nonzero(x).tolist() == [[1], [3]]
+    assert x[x > 0].tolist() == [4, 6]
+    with settings.override(fallback="count"):
+        assert torch.linalg.lstsq((torch.eye(2).to("tpu") * 2), torch.ones(2, 1).to("tpu")).solution.tolist() == [
+            [0.5],
+            [0.5],
+        ]
+
+
+def test_a_program_with_another_set_of_results_is_reused(fused):
+    def run(keep):
+        held, x = [], torch.ones(4, device="tpu")
+        for i in range(8):
+            x = x * 1.25 + i
+            if i in keep:
+                held.append(x)
+        assert torch.isfinite(x.sum()).item()
+
+    sets = [(i, j) for i in range(7) for j in range(i)]
+    for keep in sets:
+        run(keep)
+    before = num_compiles()
+    for keep in sets:
+        run(keep)
+    assert num_compiles() == before
+
+
+def test_the_variables_that_choose_the_mode(tmp_path):
+    import os
+    import subprocess
+    import sys
+
+    for name in ("TORCH_TPU_DEFER_AND_FUSE", "TPU_DEFER_AND_FUSE"):
+        code = "import torch; print(torch.tpu.eager_mode); print((torch.ones(2, device='tpu') + 1).tolist())"
+        answer = subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | {name: "1"}, capture_output=True, text=True, check=True
+        )
+        assert answer.stdout.split("\n")[:2] == ["EagerMode.DEFER_AND_FUSE", "[2.0, 2.0]"]
+    assert torch_tpu.settings.eager_mode == "strict"
