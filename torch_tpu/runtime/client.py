@@ -242,7 +242,11 @@ class Client:
         return self._put(np.array(words, dtype=np.uint64), _ZERO_COPY)
 
     def scalar(self, number: complex, dtype: torch.dtype) -> Array:
-        """A 0-d array with a Python number, made once and shared: never donate it. Not counted as a transfer."""
+        """A 0-d array with a Python number, made once and shared: never donate it. Not counted as a transfer.
+
+        Raises:
+            RuntimeError: the number is too large for an integer dtype.
+        """
         found = self._scalars.young.get((number, dtype))
         if found is not None and number and number.__class__ is not complex:
             return found
@@ -258,7 +262,8 @@ class Client:
                 with np.errstate(over="ignore"):
                     host = np.array(number, dtype=NUMPY[dtype])
             else:
-                host = _numpy_view(torch.tensor(number, dtype=dtype))
+                # One element, for which torch makes a number that is too large for a float infinite.
+                host = _numpy_view(torch.full((1,), number, dtype=dtype)[0])
             found = self._put(host, _COPY)
             self._scalars.put(key, found)
         return found
