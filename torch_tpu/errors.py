@@ -61,6 +61,16 @@ class ExecutionError(TpuError):
     """
 
 
+class IndexOutOfRangeError(ExecutionError, IndexError):
+    """An index is out of range for what it indexes.
+
+    On the CPU platform each program checks its indices while it runs, so that a small one raises at once and a large
+    one where its result is needed; a tensor that it was writing in place is lost. On other platforms reads are
+    clamped and writes are dropped, as XLA does it, except in debug mode. What to do: set TPU_LAUNCH_BLOCKING=1 (debug
+    mode), which checks before the call, on every platform, and names the line that called it.
+    """
+
+
 class ForkError(TpuError):
     """The device was used in a forked child of a process that had started it already.
 

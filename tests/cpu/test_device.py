@@ -263,6 +263,35 @@ def test_no_other_library_gets_an_address():
             convert(x)
 
 
+def test_another_library_gets_a_copy_on_the_host():
+    x = torch.arange(6.0, device="tpu").view(2, 3)
+    array = numpy.from_dlpack(x.t(), device="cpu")
+    x.zero_()
+    assert array.tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+def test_queues_of_processes():
+    queue = torch.multiprocessing.get_context("spawn").SimpleQueue()
+    x = torch.arange(6.0, device="tpu").view(2, 3)
+    for sent in (
+        x,
+        x.t()[1:],
+        x.bfloat16(),
+        torch.empty(0, 2, device="tpu"),
+        nn.Parameter(x),
+        x.clone().requires_grad_(),
+    ):
+        queue.put(sent)
+        got = queue.get()
+        assert type(got) is type(sent) and got.device == sent.device and got.requires_grad == sent.requires_grad
+        assert got.dtype is sent.dtype and torch.equal(got, sent)
+        with torch.no_grad():
+            got.zero_()
+    assert x.sum().item() == 15, "the receiver has a copy"
+    with pytest.raises(RuntimeError, match="non-leaf"):
+        queue.put(nn.Parameter(x) * 2)
+
+
 def test_cache_statistics():
     x = torch.ones(3, 7, device="tpu")
     torch.tpu._clear_cache()

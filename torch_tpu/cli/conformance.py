@@ -23,6 +23,7 @@ def run(
     timeout: float,
     output: Path | None,
     gaps: Path | None,
+    write_gaps: Path | None,
 ) -> int:
     """Runs the suite; the exit status is 0 if exactly the declared gaps fail."""
     torch_tpu._autoload()
@@ -52,6 +53,8 @@ def run(
         results = suite.run(plan, cases, lambda result: progress.update(task, advance=1, description=result.case.op))
     judgement = declared.judge(results, complete=limit == 0)
     report.show(console, results, judgement)
+    if write_gaps is not None:
+        write_gaps.write_text(report.as_toml(judgement.failed), encoding="utf-8")
     return 0 if judgement.holds else 1
 
 

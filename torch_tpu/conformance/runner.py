@@ -172,7 +172,8 @@ def _out(info: Any, sample: Any, device: str, limits: dict[str, float]) -> None:
 def _errors(info: Any, sample: Any, device: str, limits: dict[str, float]) -> None:
     wrong = sample.sample_input
     try:
-        info(wrong.input, *wrong.args, **wrong.kwargs)
+        answer = info(wrong.input, *wrong.args, **wrong.kwargs)
+        tree_map(lambda leaf: leaf.cpu() if _is_tensor(leaf) else leaf, answer)  # it may raise only here
     except sample.error_type:
         return
     raise AssertionError(f"no {sample.error_type.__name__} was raised; expected: {sample.error_regex}")

@@ -93,10 +93,37 @@ def meta_kernels_do_not_import_dynamo() -> None:
             function = getattr(function, "__wrapped__", None)
 
 
+def tensors_pass_through_queues() -> None:
+    """A queue of `torch.multiprocessing` sends a device tensor as a copy of its values, in shared host memory.
+
+    Without it the thread that feeds the queue fails to share the storage, and the receiver waits for ever. Two tensors
+    that share memory arrive as two copies. To be removed when PyTorch asks the backend how to send a tensor.
+    """
+    from multiprocessing.reduction import ForkingPickler
+
+    original = torch.multiprocessing.reductions.reduce_tensor
+
+    def reduce_tensor(tensor: torch.Tensor) -> Any:
+        if tensor.device.type != "tpu" or (tensor.requires_grad and not tensor.is_leaf):
+            return original(tensor)  # which refuses a tensor with a history
+        return _received, (type(tensor), tensor.detach().cpu(), tensor.device, tensor.requires_grad)
+
+    for kind in (torch.Tensor, torch.nn.Parameter):
+        ForkingPickler.register(kind, reduce_tensor)
+
+
+def _received(kind: type[torch.Tensor], host: torch.Tensor, device: torch.device, requires_grad: bool) -> torch.Tensor:
+    tensor = host.to(device)
+    if kind is torch.nn.Parameter:
+        return torch.nn.Parameter(tensor, requires_grad)
+    return tensor.requires_grad_(requires_grad)
+
+
 PATCHES: tuple[Any, ...] = (
     print_tensors_from_the_host,
     set_float32_matmul_precision_reaches_the_device,
     autocast_starts_with_bfloat16,
+    tensors_pass_through_queues,
 )
 
 

@@ -68,10 +68,13 @@ class Call:
             meta = torch.empty((), dtype=given.dtype, device="meta")
             self.trace.bind(meta, self._argument(code, (), given.dtype))
             return meta
-        dtype = scalar_dtype(given, self.wide)
+        dtype = self._scalar_dtype(place, given)
         self.scalars[code] = dtype
         self.data[place, item] = self._argument(code, (), dtype, weak=True)
         return given
+
+    def _scalar_dtype(self, place: int, number: Any) -> torch.dtype:
+        return scalar_dtype(number, self.wide)
 
     def _tensor(self, given: torch.Tensor, operand: int, offset: int) -> torch.Tensor:
         """A meta tensor like a device tensor; offset is the operand that holds its storage offset, or -1."""

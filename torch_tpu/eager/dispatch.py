@@ -163,10 +163,20 @@ class _OpCall(Call):
     """A call of an ATen operator."""
 
     def __init__(self, op: OpOverload, args: list[Any], codes: Codes, avals: list[int]):
-        bound = {a.name: given for a, given in zip(op._schema.arguments, args, strict=True)}
-        super().__init__(op._schema.name.replace("::", "_"), args, codes, avals, wide=is_wide(bound))
         self.op = op
+        self.bound = {a.name: given for a, given in zip(op._schema.arguments, args, strict=True)}
+        super().__init__(op._schema.name.replace("::", "_"), args, codes, avals, wide=is_wide(self.bound))
         self.static_args = [None if isinstance(arg, (torch.Tensor, list)) else arg for arg in args]
+
+    def _scalar_dtype(self, place: int, number: Any) -> torch.dtype:
+        """The result's dtype where a number must fit it."""
+        rule = schema.lowering_of(self.op)
+        if rule is None or self.op._schema.arguments[place].name not in rule.fitted:
+            return super()._scalar_dtype(place, number)
+        if self.bound.get("dtype") is not None:  # which the plug passes as a number
+            made: torch.Tensor = torch.ops.aten.empty.memory_format([0], dtype=self.bound["dtype"], device="meta")
+            return made.dtype
+        return self.bound["self"].dtype if "self" in self.bound else super()._scalar_dtype(place, number)
 
     def split_arguments(self) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword-only arguments; those left at their default are not passed on."""

@@ -19,7 +19,7 @@ from torch_tpu import hlo
 from torch_tpu.eager.observe import observers
 from torch_tpu.errors import UnsupportedOpError
 from torch_tpu.hlo import Value
-from torch_tpu.ops import decomp, random, registry, schema
+from torch_tpu.ops import bounds, decomp, random, registry, schema
 from torch_tpu.ops.registry import Context, Lowering, Spec
 from torch_tpu.stats import counters
 from torch_tpu.tensor import views
@@ -164,6 +164,9 @@ class Trace:
         ctx = Context(rule.op, outs, self.platform, self._next_random if rule.random else None)
         ctx.contiguous = first is None or first.is_contiguous()
         positional, named = self._values(op, functional, rule, bound, data)
+        if self.platform == "cpu" and bounds.has_indices(functional._schema.name):
+            names = (argument.name for argument in functional._schema.arguments)
+            bounds.check(functional._schema.name, dict(zip(names, positional, strict=False)) | named)
         for observer in observers:
             observer.lowered(rule)
         results = registry.apply(rule, ctx, positional, named)

@@ -318,6 +318,18 @@ def reciprocal(x: Value) -> Value:
     return divide(1, x)
 
 
+def quotient(x: Value | Number, y: Value | Number) -> Value:
+    """x / y, rounded once: n / n is 1 for every n.
+
+    XLA divides by a constant or a broadcast value by multiplying with its reciprocal, which rounds twice; it does not
+    recognize the divisor in a select. Where x is NaN, so is the result.
+    """
+    left, right = _operands(x, y)
+    if left.dtype.is_floating_point and not (isinstance(y, Value) and y.shape == left.shape):
+        right = select(compare("NE", left, left), left, right)
+    return divide(left, right)
+
+
 def _flipped(function: Callable[[Any, Any], Value]) -> Callable[[Value, Any], Value]:
     return lambda y, x: function(x, y)
 

@@ -6,7 +6,18 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from torch_tpu.hlo.arith import add, bitwise_and, bitwise_or, compare, maximum, minimum, multiply, scalar, select
+from torch_tpu.hlo.arith import (
+    add,
+    bitwise_and,
+    bitwise_or,
+    compare,
+    literal,
+    maximum,
+    minimum,
+    multiply,
+    scalar,
+    select,
+)
 from torch_tpu.hlo.core import Number, Value, as_list, emit, emit_many, region
 from torch_tpu.hlo.shape import _ints, i64_array
 from torch_tpu.hlo.types import tensor_type
@@ -302,6 +313,8 @@ def custom_call(
     Layouts are minor-to-major dimension lists. `output_operand_aliases` pairs (result, operand) share memory.
     """
     fields = [f'call_target_name = "{target}"', f"api_version = {api_version} : i32"]
+    if not results:
+        fields.append("has_side_effect = true")
     if config:
         fields.append(f"backend_config = {config}")
     for name, layouts in (("operand_layouts", operand_layouts), ("result_layouts", result_layouts)):
@@ -325,6 +338,26 @@ def custom_call(
     return emit_many(
         f'"stablehlo.custom_call"({names}) <{{{", ".join(fields)}}}> : ({signature}) -> ({result_types})', results
     )
+
+
+FAIL = "xla_ffi_python_cpu_callback"
+"""The function that `fail_if` calls: jaxlib's for host callbacks; the runtime gives it the one that raises."""
+
+
+def fail_if(predicate: Value, message: str, numbers: Sequence[Value] = (), error: str = "RuntimeError") -> None:
+    """The program fails where a 0-d bool is true. For the CPU only.
+
+    Args:
+        message: its braces `{}` are filled with the numbers.
+        numbers: 0-d int64.
+        error: "RuntimeError", or "IndexError" where an index is out of range.
+    """
+
+    def fail() -> list[Value]:
+        text = literal(list(f"{error}: {message}".encode()), torch.uint8)
+        return custom_call(FAIL, [text, *numbers], [], config="{index = 0 : ui64}")
+
+    conditional(predicate, fail, list)
 
 
 def optimization_barrier(values: Sequence[Value]) -> list[Value]:

@@ -50,7 +50,7 @@ def floor_divide(x: Value, y: Value) -> Value:
         quotient = x / y
         return hlo.select(moved, quotient - 1, quotient)
     plain = x / y
-    quotient = (x - rest) / y
+    quotient = hlo.quotient(x - rest, y)
     quotient = hlo.select(moved, quotient - 1, quotient)
     low = hlo.floor(quotient)
     low = hlo.select(hlo.greater(quotient - low, 0.5), low + 1, low)
@@ -149,8 +149,8 @@ table(
         "atan2": hlo.atan2,
         "copysign.Scalar": copy_sign,
         "copysign.Tensor": copy_sign,
-        "div.Scalar": hlo.divide,
-        "div.Tensor": hlo.divide,
+        "div.Scalar": hlo.quotient,
+        "div.Tensor": hlo.quotient,
         "floor_divide": floor_divide,
         "floor_divide.Scalar": floor_divide,
         "fmax": float_maximum,
@@ -182,7 +182,7 @@ table(
 def divide_rounded(ctx: Context, x: Value, y: Value, *, rounding_mode: str | None = None) -> Value:
     if rounding_mode == "floor":
         return floor_divide(x, y)
-    quotient = x / y
+    quotient = hlo.quotient(x, y)
     if rounding_mode == "trunc":  # of the quotient in the result's own precision, as PyTorch
         return truncate(hlo.round_to(quotient, ctx.out.dtype))
     return quotient

@@ -37,22 +37,22 @@ def ones(ctx: Context, *sizes: Any, **options: Any) -> Value:
     return hlo.full(ctx.out.shape, 1, ctx.out.dtype)
 
 
-@lowering("fill.Scalar", "fill.Tensor", "full_like")
+@lowering("fill.Scalar", "fill.Tensor", "full_like", fitted=("value", "fill_value"))
 def fill(ctx: Context, x: Value, fill_value: Value, dtype: torch.dtype | None = None) -> Value:
     return hlo.broadcast_to(hlo.convert(fill_value, ctx.out.dtype), ctx.out.shape)
 
 
-@lowering("full")
+@lowering("full", fitted=("fill_value",))
 def full(ctx: Context, size: Any, fill_value: Value, dtype: torch.dtype | None = None) -> Value:
     return hlo.broadcast_to(hlo.convert(fill_value, ctx.out.dtype), ctx.out.shape)
 
 
-@lowering("new_full")
+@lowering("new_full", fitted=("fill_value",))
 def new_full(ctx: Context, x: Value, size: Any, fill_value: Value, dtype: torch.dtype | None = None) -> Value:
     return full(ctx, size, fill_value)
 
 
-@lowering("scalar_tensor")
+@lowering("scalar_tensor", fitted=("s",))
 def scalar_tensor(ctx: Context, value: Value, dtype: torch.dtype | None = None) -> Value:
     return hlo.convert(value, ctx.out.dtype)
 

@@ -191,7 +191,7 @@ def take(ctx: Context, x: Value, positions: Value) -> Value:
     return hlo.take(hlo.flatten(x), wrap(positions, x.numel))
 
 
-@lowering("masked_fill.Scalar", "masked_fill.Tensor")
+@lowering("masked_fill.Scalar", "masked_fill.Tensor", fitted=("value",))
 def masked_fill(ctx: Context, x: Value, mask: Value, value: Value) -> Value:
     mask, x = hlo.convert(mask, torch.bool), hlo.convert(x, ctx.out.dtype)
     filling = hlo.convert(value, x.dtype)
@@ -251,7 +251,7 @@ def nonzero_static(ctx: Context, x: Value, size: int, fill_value: int = -1) -> V
     return hlo.select(real, hlo.convert(coordinates, torch.int64), fill_value)
 
 
-@lowering("index_fill.int_Scalar", "index_fill.int_Tensor")
+@lowering("index_fill.int_Scalar", "index_fill.int_Tensor", fitted=("value",))
 def index_fill(ctx: Context, x: Value, dim: int, positions: Value, value: Value) -> Value:
     filling = hlo.convert(value, x.dtype)
     source = at_least_1d(x)

@@ -135,7 +135,7 @@ def channel_shuffle(ctx: Context, x: Value, groups: int) -> Value:
 # ---- padding
 
 
-@lowering("constant_pad_nd")
+@lowering("constant_pad_nd", fitted=("value",))
 def constant_pad_nd(ctx: Context, x: Value, pad: Sequence[int], value: Value | int = 0) -> Value:
     low, high = [0] * x.ndim, [0] * x.ndim
     for place in range(len(pad) // 2):

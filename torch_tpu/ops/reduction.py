@@ -62,7 +62,7 @@ def prod(ctx: Context, x: Value, dim: Dims = None, keepdim: bool = False, dtype:
 @lowering("mean", "mean.dim")
 def mean(ctx: Context, x: Value, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Value:
     dims = reduced_dims(x, dim)
-    return hlo.divide(hlo.reduce_sum(accumulator(ctx, x), dims, keepdim), count(x, dims))
+    return hlo.quotient(hlo.reduce_sum(accumulator(ctx, x), dims, keepdim), count(x, dims))
 
 
 def moments(x: Value, dims: Sequence[int], correction: float | None = 1, keepdim: bool = False) -> tuple[Value, Value]:
@@ -71,12 +71,12 @@ def moments(x: Value, dims: Sequence[int], correction: float | None = 1, keepdim
         raise RuntimeError(f"variances are of floating point or complex numbers, not of {x.dtype}")
     x = hlo.convert(x, hlo.compute_dtype(x.dtype))
     size = count(x, dims)
-    centre = hlo.divide(hlo.reduce_sum(x, dims, True), size)
+    centre = hlo.quotient(hlo.reduce_sum(x, dims, True), size)
     freedom = max(0.0, size - (1 if correction is None else correction))
     gap = x - centre
-    spread = hlo.divide(hlo.reduce_sum(hlo.square(hlo.real(gap)), dims, keepdim), freedom)
+    spread = hlo.quotient(hlo.reduce_sum(hlo.square(hlo.real(gap)), dims, keepdim), freedom)
     if x.dtype.is_complex:  # only then added: with no freedom left, a constant part gives NaN
-        spread = spread + hlo.divide(hlo.reduce_sum(hlo.square(hlo.imag(gap)), dims, keepdim), freedom)
+        spread = spread + hlo.quotient(hlo.reduce_sum(hlo.square(hlo.imag(gap)), dims, keepdim), freedom)
     return spread, centre if keepdim else hlo.squeeze(centre, dims) if dims else centre
 
 

@@ -92,6 +92,8 @@ class Lowering:
     """Scalar arguments that are constants when they are whole numbers or 0.5 (an exponent, say), else data."""
     data: frozenset[str] = frozenset()
     """`float` arguments that are operands of the program."""
+    fitted: frozenset[str] = frozenset()
+    """`Scalar` arguments that are operands of the result's dtype; one too large for an integer dtype is refused."""
     random: bool = False
     """Takes random numbers from ctx.rng."""
     dynamic: bool = False
@@ -121,6 +123,7 @@ def lowering(
     static: Sequence[str] = (),
     static_integral: Sequence[str] = (),
     data: Sequence[str] = (),
+    fitted: Sequence[str] = (),
     random: bool = False,
     dynamic: bool = False,
     padded: Sequence[int] | None = None,
@@ -148,6 +151,7 @@ def lowering(
                 frozenset(static),
                 frozenset(static_integral),
                 frozenset(data),
+                frozenset(fitted),
                 random,
                 dynamic,
                 None if padded is None else tuple(padded),

@@ -266,6 +266,15 @@ MOST_CATEGORIES = 2**24
 """PyTorch's limit."""
 
 
+def _refuse_no_distribution(weights: Value) -> None:
+    """The program fails for weights that are none: a row's total is then NaN or zero."""
+    proper = hlo.greater_equal(weights, 0) & hlo.less(weights, math.inf)
+    totals = hlo.reduce_sum(hlo.select(proper, weights, math.nan), [1])
+    improper = hlo.reduce_or(hlo.is_nan(totals), [0])
+    hlo.fail_if(improper, "aten::multinomial: a probability is infinite, NaN or less than 0")
+    hlo.fail_if(hlo.reduce_or(hlo.equal(totals, 0), [0]), "aten::multinomial: the probabilities of a row add up to 0")
+
+
 @lowering("multinomial", random=True)
 def multinomial(ctx: Context, weights: Value, num_samples: int, replacement: bool = False) -> Value:
     """Without replacement: the largest log(weight) + Gumbel numbers (Vieira, 2014; Efraimidis and Spirakis, 2006)."""
@@ -275,6 +284,8 @@ def multinomial(ctx: Context, weights: Value, num_samples: int, replacement: boo
     weights = hlo.convert(
         hlo.reshape(weights, (1, *weights.shape) if single else weights.shape), hlo.compute_dtype(weights.dtype)
     )
+    if ctx.platform == "cpu":
+        _refuse_no_distribution(weights)
     if replacement:
         result = _with_replacement(ctx, weights, num_samples)
     else:

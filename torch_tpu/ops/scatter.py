@@ -254,7 +254,7 @@ def scatter(ctx: Context, x: Value, dim: int, positions: Value, source: Value, r
     return scatter_elements(x, dim, positions, source, COMBINE[reduce])
 
 
-@lowering("scatter.value", "scatter.value_reduce")
+@lowering("scatter.value", "scatter.value_reduce", fitted=("value",))
 def scatter_value(ctx: Context, x: Value, dim: int, positions: Value, value: Value, reduce: str | None = None) -> Value:
     source = hlo.broadcast_to(hlo.convert(value, x.dtype), positions.shape)
     return scatter(ctx, x, dim, positions, source, reduce)

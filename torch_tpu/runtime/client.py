@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -111,7 +112,10 @@ class Executable:
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """Starts the program and returns at once with arrays that will hold its results."""
         counters.executions += 1
-        return self._execute(arrays).consume_with_handlers(self._handlers)
+        try:
+            return self._execute(arrays).consume_with_handlers(self._handlers)
+        except xla_client.XlaRuntimeError as error:  # of a program so small that it ran at once
+            raise failed(error) from None
 
     def optimized_text(self) -> str:
         """The program after XLA's passes, as HLO."""
@@ -162,12 +166,13 @@ class Client:
             return program
         if self.platform == "cpu" and "lapack_" in text:
             lapack.register()
-        loaded = self._load(key, chosen) or self._build(key, text, chosen)
+        callbacks = [_fail] if "xla_ffi_python_cpu_callback" in text else []  # see hlo.fail_if
+        loaded = self._load(key, chosen, callbacks) or self._build(key, text, chosen, callbacks)
         program = Executable(loaded, self.handlers(results), donated, key)
         self._programs.put(key, program)
         return program
 
-    def _load(self, key: str, effort: options.Effort) -> Any | None:
+    def _load(self, key: str, effort: options.Effort, callbacks: list[Any]) -> Any | None:
         disk = cache.disk()
         if disk is None:
             return None
@@ -175,7 +180,7 @@ class Client:
         if content is not None:
             try:
                 loaded = self.raw.deserialize_executable(
-                    content, self._device_list, options.options(effort, self.platform), []
+                    content, self._device_list, options.options(effort, self.platform), callbacks
                 )
             except xla_client.XlaRuntimeError as error:
                 log.info("the program %s in %s does not load and is deleted: %s", key, disk.directory, error)
@@ -187,13 +192,14 @@ class Client:
         counters.disk_misses += 1
         return None
 
-    def _build(self, key: str, text: str, effort: options.Effort) -> Any:
+    def _build(self, key: str, text: str, effort: options.Effort, callbacks: list[Any]) -> Any:
         if settings.dump_dir:
             _dump(key, text)
         start = time.perf_counter()
         try:
             module = mlir.parse(text)
-            loaded = self.raw.compile_and_load(module, self._device_list, options.options(effort, self.platform), [])
+            chosen = options.options(effort, self.platform)
+            loaded = self.raw.compile_and_load(module, self._device_list, chosen, callbacks)
         except (ValueError, xla_client.XlaRuntimeError) as error:
             raise errors.compile_failed(_name(text), str(error), text) from error
         seconds = time.perf_counter() - start
@@ -236,7 +242,11 @@ class Client:
         return self._put(np.array(words, dtype=np.uint64), _ZERO_COPY)
 
     def scalar(self, number: complex, dtype: torch.dtype) -> Array:
-        """A 0-d array with a Python number, made once and shared: never donate it. Not counted as a transfer."""
+        """A 0-d array with a Python number, made once and shared: never donate it. Not counted as a transfer.
+
+        Raises:
+            RuntimeError: the number is too large for an integer dtype.
+        """
         found = self._scalars.young.get((number, dtype))
         if found is not None and number and number.__class__ is not complex:
             return found
@@ -252,7 +262,8 @@ class Client:
                 with np.errstate(over="ignore"):
                     host = np.array(number, dtype=NUMPY[dtype])
             else:
-                host = _numpy_view(torch.tensor(number, dtype=dtype))
+                # One element, for which torch makes a number that is too large for a float infinite.
+                host = _numpy_view(torch.full((1,), number, dtype=dtype)[0])
             found = self._put(host, _COPY)
             self._scalars.put(key, found)
         return found
@@ -325,9 +336,23 @@ class Client:
         self._programs.clear()
 
 
+def _fail(message: Any, *numbers: Any) -> None:
+    """What programs call that refuse their data: `hlo.fail_if`. XLA quotes the exception in the error of the program."""
+    kind, _, reason = bytes(message).decode().partition(": ")
+    raise {"IndexError": IndexError, "RuntimeError": RuntimeError}[kind](reason.format(*map(int, numbers)))
+
+
+_REFUSED = re.compile(r"CpuCallback error.*\n(IndexError|RuntimeError): (.*)", re.DOTALL)
+
+
 def failed(error: Exception) -> Exception:
     """The exception to raise for what XLA reports while a program runs."""
     text = str(error)
+    refused = _REFUSED.search(text)
+    if refused is not None:
+        kind = errors.IndexOutOfRangeError if refused[1] == "IndexError" else errors.ExecutionError
+        do = "set TPU_LAUNCH_BLOCKING=1 to see which line called it"
+        return kind(errors.message(refused[2].strip(), do=do, see=errors.page(kind)))
     if text.startswith("RESOURCE_EXHAUSTED"):
         return torch.OutOfMemoryError(
             errors.message("the device is out of memory", why=text, do="use smaller batches, or free tensors")

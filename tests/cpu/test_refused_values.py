@@ -1,0 +1,77 @@
+"""Values that PyTorch refuses, in strict eager mode: the program that reads them fails, at once or where its result is
+read. Indices out of range, weights that are no distribution."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_device_debug import CALLS, on_device, x
+
+from torch_tpu import _plug
+from torch_tpu.errors import ExecutionError, IndexOutOfRangeError
+from torch_tpu.runtime import platform
+
+OUT_OF_RANGE = "index 3 is out of bounds for"
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_small_program_refuses_at_once(call, counters):
+    table, good, bad = on_device(x, torch.tensor([2, 0]), torch.tensor([1, 3]))
+    CALLS[call](table, good)
+    compiles = counters.compiles + counters.disk_hits + counters.memory_hits
+    with pytest.raises(IndexOutOfRangeError, match=OUT_OF_RANGE) as caught:
+        CALLS[call](table, bad)
+    assert str(caught.value).startswith("aten::") and call.rstrip("_") in str(caught.value)
+    assert counters.compiles + counters.disk_hits + counters.memory_hits == compiles, "the indices are data"
+    assert counters.device_to_host == 0 and sum(counters.fallbacks.values()) == 0
+    assert table.tolist() == x.tolist()
+
+
+def test_indices_from_the_end():
+    (table,) = on_device(x)
+    for low in (-4, -100, -(2**40)):
+        with pytest.raises(IndexError, match=f"index {low} is out of bounds for dimension 0 with size 3"):
+            table[torch.tensor([0, low], device="tpu")]
+    with pytest.raises(IndexError, match="index -1 is out of bounds for dimension 0 with size 3"):
+        table.index_select(0, torch.tensor([-1], device="tpu"))
+    assert table[torch.tensor([-1, -3], device="tpu")].tolist() == x[[-1, -3]].tolist()
+
+
+def test_classes_that_are_ignored():
+    scores, target = on_device(x, torch.tensor([1, -100, 2]))
+    expected = torch.nn.functional.cross_entropy(x, target.cpu())
+    torch.testing.assert_close(torch.nn.functional.cross_entropy(scores, target).cpu(), expected)
+    with pytest.raises(IndexError, match="index -1 is out of bounds for 4 classes"):
+        torch.nn.functional.cross_entropy(scores, on_device(torch.tensor([1, -100, -1]))[0])
+
+
+def test_a_program_that_waits_refuses_where_its_result_is_read():
+    square = torch.ones(1500, 1500, device="tpu")
+    rows = torch.arange(1500)
+    rows[7] = 1500
+    rows = rows.to("tpu")
+    with pytest.raises(IndexOutOfRangeError, match="index 1500 is out of bounds for dimension 0 with size 1500"):
+        (square @ square)[rows].sum().item()  # at the latest: it may have been refused by the indexing itself
+    assert square.sum().item() == 1500**2, "the device is usable afterwards"
+
+
+def test_a_program_from_the_disk_refuses(counters, empty_cache):
+    table, good, bad = on_device(torch.ones(3, 11), torch.tensor([2, 0]), torch.tensor([1, 3]))
+    for _ in range(2):
+        _plug.clear_table()
+        platform.client()._programs.clear()
+        table.index_select(0, good)
+    assert (counters.compiles, counters.disk_hits) == (1, 1)
+    with pytest.raises(IndexOutOfRangeError, match=OUT_OF_RANGE):
+        table.index_select(0, bad)
+    assert (counters.compiles, counters.disk_hits) == (1, 1)
+
+
+@pytest.mark.parametrize("replacement", [False, True])
+def test_weights_that_are_no_distribution(replacement):
+    torch.ones(2, 3, device="tpu").multinomial(2, replacement)
+    for wrong in (-1.0, float("inf"), float("nan")):
+        with pytest.raises(ExecutionError, match="multinomial: a probability is infinite, NaN or less than 0"):
+            torch.tensor([[1.0, 1, 1], [1, wrong, 1]], device="tpu").multinomial(2, replacement)
+    with pytest.raises(ExecutionError, match="multinomial: the probabilities of a row add up to 0"):
+        torch.tensor([[1.0, 1, 1], [0, 0, 0]], device="tpu").multinomial(2, replacement)
