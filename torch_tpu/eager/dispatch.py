@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from torch_tpu import _plug, hlo, ops
-from torch_tpu.eager import configure, fallback, host
+from torch_tpu import _plug, hlo, ops, recompiles
+from torch_tpu.eager import configure, fallback, host, signature
 from torch_tpu.eager.program import Program, aval_id, drop_unused, num_bytes, spec_of
 from torch_tpu.eager.trace import Trace, is_static_integral, is_wide, scalar_dtype
 from torch_tpu.hlo import Value
@@ -111,7 +111,9 @@ def miss(
     if host.retype_arguments(args) or host.resize_outputs(op, args):
         return AGAIN
     try:
-        _build(op, args, codes, avals, donated, key)
+        program = _build(op, args, codes, avals, donated, key)
+        parts = signature.of_call(op, args, codes, avals, donated)
+        recompiles.record("operator", name, parts, program=program.executable.key)
         return AGAIN
     except views.OverlapError:
         raise
@@ -131,13 +133,12 @@ def _build(
     avals: list[int],
     donated: list[int],
     key: bytes,
-) -> None:
+) -> Program:
     call = _Call(op, args, codes, avals)
     rule = schema.lowering_of(op)
     with call.function:
         if rule is not None and rule.dynamic and call.trace.platform in rule.platforms:
-            _build_dynamic(call, rule, key)
-            return
+            return _build_dynamic(call, rule, key)
         answer = call.trace.call(op, *call.split_arguments(), data=call.data)
         returns, results = call.describe(answer)
         writes, written = call.written()
@@ -151,9 +152,10 @@ def _build(
                 keep[place] = True
         program, inputs = call.finish(outputs, keep)
     _plug.install(key, program.entry(), False, inputs, returns, writes)
+    return program
 
 
-def _build_dynamic(call: _Call, rule: registry.Lowering, key: bytes) -> None:
+def _build_dynamic(call: _Call, rule: registry.Lowering, key: bytes) -> Program:
     """A lowering with a data-dependent number of rows: its results are cut to size on the host's word."""
     results = call.trace.lower_dynamic(call.op, rule, *call.split_arguments(), data=call.data)
     program, inputs = call.finish(results, [False] * len(call.function.arguments))
@@ -163,6 +165,7 @@ def _build_dynamic(call: _Call, rule: registry.Lowering, key: bytes) -> None:
         return host.cut_rows(call.op, rule, call.static_args, specs, program.run(values, generator))
 
     _plug.install(key, run, True, inputs, [], [])
+    return program
 
 
 class _Call:
