@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch_tpu import errors as errors
 from torch_tpu import settings as settings
+from torch_tpu.recompiles import Recompiles as Recompiles
+from torch_tpu.recompiles import explain_recompiles as explain_recompiles
 from torch_tpu.stats import reset as reset_stats
 from torch_tpu.stats import stats as stats
 
 if TYPE_CHECKING:
+    from torch_tpu import cache as cache
     from torch_tpu.explanation import Explanation as Explanation
     from torch_tpu.explanation import explain as explain
     from torch_tpu.explanation import fallback_reasons as fallback_reasons
@@ -24,9 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Explanation",
+    "Recompiles",
     "__version__",
+    "cache",
     "errors",
     "explain",
+    "explain_recompiles",
     "fallback_reasons",
     "reset_stats",
     "settings",
@@ -49,6 +55,8 @@ def _version() -> str:
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         value = getattr(importlib.import_module(_LAZY[name]), name)
+    elif name == "cache":
+        value = importlib.import_module("torch_tpu.cache")
     elif name == "__version__":
         value = _version()
     else:

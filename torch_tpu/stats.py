@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from torch_tpu import recompiles
+
 
 class Counters:
     """One attribute a counter; `DESCRIPTIONS` says what each one counts."""
@@ -92,8 +94,9 @@ def stats() -> Mapping[str, Any]:
 
 
 def reset() -> None:
-    """Sets every counter to zero."""
+    """Sets every counter to zero, and forgets which programs were made."""
     counters.reset()
+    recompiles.reset()
 
 
 def num_compiles() -> int:

@@ -132,7 +132,7 @@ def test_a_second_client_loads_from_disk(counters, empty_cache):
 def test_a_program_that_does_not_load_is_compiled_again(counters, empty_cache):
     cpu_client().compile(ADD, [((8, 8), F32)])
     (path,) = empty_cache.rglob("*.program")
-    cache.disk().put(path.stem, b"neither a program nor damaged")
+    cache.disk().put(path.stem, b"neither a program nor damaged", {})
     cpu_client().compile(ADD, [((8, 8), F32)])
     cpu_client().compile(ADD, [((8, 8), F32)])
     assert (counters.compiles, counters.disk_errors, counters.disk_hits) == (2, 1, 1)

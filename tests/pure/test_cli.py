@@ -27,6 +27,9 @@ SURFACE = {
     "cache info": set(),
     "cache list": {"--limit"},
     "cache clear": set(),
+    "cache verify": set(),
+    "cache export": set(),
+    "cache import": set(),
 }
 
 
@@ -89,12 +92,37 @@ def test_doctor_sees_a_cache_that_cannot_be_used(tmp_path):
     assert finding.state == "problem" and "TORCH_TPU_CACHE_DIR" in finding.do
 
 
-def test_cache_commands(empty_cache):
-    from torch_tpu.runtime import cache
+def test_cache_commands(empty_cache, tmp_path):
+    from torch_tpu.runtime import cache, platform
 
-    cache.disk().put("ab" * 32, b"program")
-    runner = CliRunner()
-    assert "1" in runner.invoke(app, ["cache", "info"]).output
-    assert "abab" in runner.invoke(app, ["cache", "list"]).output
-    assert "1 programs deleted" in runner.invoke(app, ["cache", "clear"]).output
+    def run(*command):
+        return CliRunner().invoke(app, ["cache", *map(str, command)])
+
+    here, file = platform.client().environment, tmp_path / "file"
+    cache.disk().put("ab" * 32, b"program", {"name": "aten_add", **here})
+    cache.disk().put("cd" * 32, b"program", {"name": "aten_mul", **here, "jaxlib": "0.0"})
+    assert "2" in run("info").output
+    assert "abab" in run("list").output and "aten_add" in run("list").output
+    assert "2 programs" in run("export", file).output
+    (empty_cache / "ab" / f"{'ab' * 32}.program").write_bytes(b"damaged")
+    done = run("verify")
+    assert done.exit_code == 1 and "1 programs are sound, 1 were damaged" in done.output
+    assert "1 are of no use here: made with jaxlib 0.0; here it is" in done.output
+    done = run("import", file)
+    assert done.exit_code == 0 and "1 programs added, 0 were here already" in done.output
+    assert "1 are of no use here: made with jaxlib 0.0" in done.output
+    assert "2 programs deleted" in run("clear").output
     assert cache.disk().usage().entries == 0
+
+
+def test_cache_commands_say_what_is_wrong(empty_cache, tmp_path):
+    from torch_tpu import settings
+
+    (tmp_path / "file").write_text("no programs")
+    done = CliRunner().invoke(app, ["cache", "import", str(tmp_path / "file")])
+    assert done.exit_code == 1 and "was not written by" in done.output
+    assert CliRunner().invoke(app, ["cache", "import", str(tmp_path / "nothing")]).exit_code == 1
+    with settings.override(cache=False):
+        for command in (["list"], ["verify"], ["export", "x"], ["import", "x"], ["clear"]):
+            done = CliRunner().invoke(app, ["cache", *command])
+            assert done.exit_code == 1 and "switched off" in done.output

@@ -11,7 +11,19 @@ import pytest
 import torch_tpu
 
 ROOT = Path(__file__).resolve().parents[2]
-PUBLIC = ["Explanation", "__version__", "errors", "explain", "fallback_reasons", "reset_stats", "settings", "stats"]
+PUBLIC = [
+    "Explanation",
+    "Recompiles",
+    "__version__",
+    "cache",
+    "errors",
+    "explain",
+    "explain_recompiles",
+    "fallback_reasons",
+    "reset_stats",
+    "settings",
+    "stats",
+]
 
 
 def test_public_names():

@@ -93,6 +93,30 @@ def cache_list(
     raise typer.Exit(cache.list_programs(limit))
 
 
+@cache_app.command("verify")
+def cache_verify() -> None:
+    """Checks every program against its checksum and deletes those that are damaged."""
+    from torch_tpu.cli import cache
+
+    raise typer.Exit(cache.verify())
+
+
+@cache_app.command("export")
+def cache_export(file: Annotated[Path, typer.Argument(help="The file to write.")]) -> None:
+    """Writes all programs into one file, for another machine to start from."""
+    from torch_tpu.cli import cache
+
+    raise typer.Exit(cache.export_to(file))
+
+
+@cache_app.command("import")
+def cache_import(file: Annotated[Path, typer.Argument(help="A file that export has written.")]) -> None:
+    """Takes over the programs of a file that fit this machine. They are machine code: trust who sent it."""
+    from torch_tpu.cli import cache
+
+    raise typer.Exit(cache.import_from(file))
+
+
 @cache_app.command("clear")
 def cache_clear() -> None:
     """Deletes all programs; they are compiled again when they are needed."""

@@ -8,6 +8,14 @@ from torch_tpu import _plug, hlo, settings
 from torch_tpu.device import patches
 from torch_tpu.runtime import platform
 
+PROGRAM_SETTINGS = (
+    "matmul_precision",
+    "emulate_matmul_rounding",
+    "allow_excess_precision",
+    "xla_effort",
+    "xla_options",
+)
+"""The settings that programs depend on."""
 _XLA_PRECISION = {"medium": "DEFAULT", "high": "HIGH", "highest": "HIGHEST"}
 _PASSES = {"medium": 1, "high": 3, "highest": 6}
 _epochs: dict[tuple[Any, ...], int] = {}
@@ -21,7 +29,7 @@ def configure() -> None:
         return
     _configured = True
     patches.meta_kernels_do_not_import_dynamo()
-    for name in ("matmul_precision", "emulate_matmul_rounding", "allow_excess_precision", "xla_effort", "xla_options"):
+    for name in PROGRAM_SETTINGS:
         settings.watch(name, lambda _: programs_change())
     settings.watch("donation_threshold", _plug.set_donation_threshold)
     _plug.set_donation_threshold(settings.donation_threshold)

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from torch_tpu import _plug, ops, settings
-from torch_tpu.eager import configure, fallback, host
+from torch_tpu import _plug, ops, recompiles, settings
+from torch_tpu.eager import configure, fallback, host, signature
 from torch_tpu.eager.call import Call, Codes
+from torch_tpu.eager.program import Program
 from torch_tpu.eager.trace import is_static_integral, is_wide
 from torch_tpu.hlo import Value
 from torch_tpu.ops import decomp, registry, schema
@@ -109,7 +110,10 @@ def miss(
     if host.retype_arguments(args) or host.resize_outputs(op, args):
         return AGAIN
     try:
-        _build(op, args, codes, avals, donated, key)
+        program = _build(op, args, codes, avals, donated, key)
+        if settings.eager_mode != "fused":
+            parts = signature.of_call(op, args, codes, avals, donated)
+            recompiles.record("operator", name, parts, program=program.executable.key)
         return AGAIN
     except views.OverlapError:
         raise
@@ -129,13 +133,12 @@ def _build(
     avals: list[int],
     donated: list[int],
     key: bytes,
-) -> None:
+) -> Program:
     call = _OpCall(op, args, codes, avals)
     rule = schema.lowering_of(op)
     with call.function:
         if rule is not None and rule.dynamic and call.trace.platform in rule.platforms:
-            _build_dynamic(call, rule, key)
-            return
+            return _build_dynamic(call, rule, key)
         answer = call.trace.call(op, *call.split_arguments(), data=call.data)
         returns, results = call.describe(answer)
         writes, written = call.written()
@@ -145,9 +148,10 @@ def _build(
         program.compile()  # where XLA refuses it, the CPU serves the call
     entry = None if settings.eager_mode == "fused" else program.entry()
     _plug.install(key, entry, False, inputs, returns, writes, program)
+    return program
 
 
-def _build_dynamic(call: _OpCall, rule: registry.Lowering, key: bytes) -> None:
+def _build_dynamic(call: _OpCall, rule: registry.Lowering, key: bytes) -> Program:
     """A lowering with a data-dependent number of rows: its results are cut to size on the host's word."""
     results = call.trace.lower_dynamic(call.op, rule, *call.split_arguments(), data=call.data)
     program, inputs = call.finish(results, [False] * len(call.function.arguments))
@@ -157,6 +161,7 @@ def _build_dynamic(call: _OpCall, rule: registry.Lowering, key: bytes) -> None:
         return host.cut_rows(call.op, rule, call.static_args, specs, program.run(values, generator))
 
     _plug.install(key, run, True, inputs, [], [])
+    return program
 
 
 class _OpCall(Call):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from torch_tpu import errors, hlo
+from torch_tpu import errors, hlo, recompiles
 from torch_tpu.eager.program import Program, spec_of
 from torch_tpu.hlo import Value
 from torch_tpu.runtime import platform
@@ -66,7 +66,14 @@ def fuse(
             main.alias(operand, outputs.index(result))
             donated.append(operand)
     fused = _Fused(main, returned, numbers, texts, states)
-    fused.compile("normal")
+    signature = {
+        "operators": tuple(program.name for program, _, _ in calls),
+        "their programs": tuple(program.digest for program, _, _ in calls),
+        "operands": tuple(tuple(sources) for _, sources, _ in calls),
+        "results": tuple(outputs),
+        "memory reused of operands": tuple(donated),
+    }
+    recompiles.record("fused", "recorded operators", signature, program=fused.compile("normal").key)
     return fused.run_fused, donated
 
 

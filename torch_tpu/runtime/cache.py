@@ -1,16 +1,18 @@
 """From a program's text to its executable: this process's table, then the disk, then XLA.
 
 A key is the SHA-256 of everything that can change the machine code: the text, the options, the platform and kind of
-device, the versions of jaxlib and of this package, XLA's flags, and on the CPU the processor's features, since code
-for AVX-512 must not be loaded on a processor without it.
+device, the versions of jaxlib, of the device's runtime and of this package, XLA's flags, and on the CPU the processor's
+features, since code for AVX-512 must not be loaded on a processor without it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import platform as host
 import threading
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -22,7 +24,7 @@ from torch_tpu.runtime.diskcache import DiskCache
 
 V = TypeVar("V")
 
-FORMAT = "1"
+FORMAT = "2"
 """Changes when what is stored under a key changes its meaning."""
 
 
@@ -81,6 +83,19 @@ def disk() -> DiskCache | None:
     return found
 
 
+_NOT_INSTRUCTIONS = (
+    "acpi aperfmperf arat arch_capabilities arch_perfmon art bts bus_lock_detect cat_l2 cat_l3 cdp_l2 cdp_l3 constant_tsc "
+    "cpuid cpuid_fault cqm cqm_llc cqm_mbm_local cqm_mbm_total cqm_occup_llc dca de ds_cpl dtes64 dtherm dts epb ept "
+    "ept_ad est extd_apicid flexpriority flush_l1d hfi ht hwp hwp_act_window hwp_epp hwp_notify hwp_pkg_req hypervisor "
+    "ibpb ibrs ibrs_enhanced ibt ida intel_ppin intel_pt l1d_flush mba mce md_clear monitor mtrr nonstop_tsc "
+    "nonstop_tsc_s3 ospke pat pbe pcid pconfig pdcm pebs pge pln pti pts rdt_a rep_good rrsba_ctrl sdbg smap smep smx "
+    "split_lock_detect ss ssbd stibp tm tm2 tme topoext tpr_shadow tsc tsc_adjust tsc_deadline_timer tsc_known_freq "
+    "tsc_reliable umip user_shstk vme vmmcall vmx vnmi vpid x2apic xtopology xtpr"
+)
+"""What Linux lists among a processor's features and no compiler can use. What is not here counts as an instruction set,
+so that a feature nobody has heard of makes two machines different and not one of them crash."""
+
+
 @cache
 def processor() -> str:
     """The host's instruction set: its architecture and, where the system lists them, its features."""
@@ -89,26 +104,55 @@ def processor() -> str:
             for line in file:
                 name, _, value = line.partition(":")
                 if name.strip() in ("flags", "Features"):
-                    return f"{host.machine()} {' '.join(sorted(value.split()))}"
+                    return f"{host.machine()} {' '.join(sorted(set(value.split()) - set(_NOT_INSTRUCTIONS.split())))}"
     except OSError:
         pass  # no such file on this system: its name is all there is
     return f"{host.machine()} {host.processor()}"
 
 
-@cache
-def environment(platform: str, device_kind: str) -> str:
-    """What a program's machine code depends on besides its text and options."""
-    parts = [FORMAT, platform, device_kind, jaxlib.__version__, _version()]
-    parts += [os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")]
+def environment(platform: str, device_kind: str, runtime: str) -> Mapping[str, str]:
+    """What a program's machine code depends on besides its text and options, each by its name.
+
+    Args:
+        runtime: what the platform's client calls its version, such as that of libtpu.
+    """
+    found = {
+        "format": FORMAT,
+        "platform": platform,
+        "device": device_kind,
+        "runtime": runtime,
+        "jaxlib": jaxlib.__version__,
+        "torch_tpu": _version(),
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
+        "LIBTPU_INIT_ARGS": os.environ.get("LIBTPU_INIT_ARGS", ""),
+    }
     if platform == "cpu":
-        parts.append(processor())
-    return "\n".join(parts)
+        found["processor"] = processor()
+    return found
 
 
-def key(text: str, options: tuple[tuple[str, Any], ...], platform: str, device_kind: str) -> str:
+def unfit(about: Mapping[str, str], here: Mapping[str, str]) -> str:
+    """Why a program made in one environment is of no use in another, or nothing.
+
+    >>> unfit({"jaxlib": "0.9.0"}, {"jaxlib": "0.10.2"})
+    'made with jaxlib 0.9.0; here it is 0.10.2'
+    """
+    for name, wanted in here.items():
+        found = about.get(name, "")
+        if found == wanted:
+            continue
+        if name == "processor":
+            lacking = sorted(set(found.split()) - set(wanted.split()))
+            unused = sorted(set(wanted.split()) - set(found.split()))
+            what = f"has {' '.join(lacking)}, which this one lacks" if lacking else f"lacks {' '.join(unused)}"
+            return f"made for a processor that {what}"
+        return f"made with {name} {found or 'unset'}; here it is {wanted or 'unset'}"
+    return ""
+
+
+def key(text: str, options: tuple[tuple[str, Any], ...], environment: Mapping[str, str]) -> str:
     """The name of a program in every cache: 64 hexadecimal digits."""
-    digest = hashlib.sha256(environment(platform, device_kind).encode())
-    digest.update(repr(options).encode())
+    digest = hashlib.sha256(json.dumps([dict(environment), options]).encode())
     digest.update(text.encode())
     return digest.hexdigest()
 

@@ -131,6 +131,8 @@ class Client:
         """"cpu", "tpu" or "cuda"."""
         self.device = raw.local_devices()[0]
         self.device_kind: str = self.device.device_kind
+        self.environment = cache.environment(platform, self.device_kind, str(raw.platform_version))
+        """What its programs' machine code depends on besides their text."""
         self._sharding = _Sharding(self.device)
         self._devices = [self.device]
         self._device_list = xla_client.DeviceList((self.device,))
@@ -159,7 +161,7 @@ class Client:
         num_elements = sum(math.prod(shape) for shape, _ in results)
         chosen = options.choose(effort, num_elements, text)
         overrides = options.overrides(chosen, self.platform)
-        key = cache.key(text, overrides, self.platform, self.device_kind)
+        key = cache.key(text, overrides, self.environment)
         program = self._programs.get(key)
         if program is not None:
             counters.memory_hits += 1
@@ -210,7 +212,8 @@ class Client:
         disk = cache.disk()
         if disk is not None:
             try:
-                disk.put(key, self.raw.serialize_executable(loaded))
+                about = {"name": _name(text), **self.environment}
+                disk.put(key, self.raw.serialize_executable(loaded), about)
             except xla_client.XlaRuntimeError as error:
                 log.info("a program cannot be kept on disk: %s", error)
         return loaded

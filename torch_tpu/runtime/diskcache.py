@@ -1,33 +1,38 @@
 """Compiled programs on disk: bytes by key, safe for several processes, checked at reading, limited in size.
 
-One file an entry: magic, length, SHA-256 of the payload, payload. A file is written under another name and renamed,
-so a reader sees all of it or nothing; what is damaged all the same is deleted and reported as missing, so that it is
-compiled again. Reading an entry sets its time, and the entries read longest ago are deleted first.
+One file an entry (`entry.py`). A file is written under another name and renamed, so a reader sees all of it or
+nothing; what is damaged all the same is deleted and reported as missing, so that it is compiled again. Reading an entry
+sets its time, and the entries read longest ago are deleted first.
 
-A compiled program is machine code, so the directory must belong to this user and be writable by nobody else; it is
-refused otherwise. Nothing here is ever unpickled. Knows no XLA; `cache.py` says what the keys are.
+A compiled program is machine code. The directory must belong to this user, and is closed to all others; an entry must
+be a plain file of this user that nobody else can write, and symbolic links are not followed. Knows no XLA; `cache.py`
+says what the keys are.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 import tempfile
 import threading
+import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from torch_tpu.runtime import entry
+from torch_tpu.runtime.entry import Entry
 from torch_tpu.stats import counters
 
-MAGIC = b"TORCHTPU1\n"
-_HEADER = len(MAGIC) + 8 + 32
 _SUFFIX = ".program"
+_UNFINISHED = ".part"
 _EVICT_TO = 0.9
 """How full, of its limit, an eviction leaves the directory."""
 _RESCAN = 512
 """After how many writes the directory is measured again, for what other processes have written."""
+_ABANDONED = 3600.0
+"""Seconds after which a file that was not finished belongs to a process that has died."""
 
 
 class Usage(NamedTuple):
@@ -35,6 +40,15 @@ class Usage(NamedTuple):
 
     entries: int
     num_bytes: int
+
+
+class Stored(NamedTuple):
+    """One entry of a directory, as the file system knows it."""
+
+    key: str
+    num_bytes: int
+    used: float
+    """Time of the last use, in seconds since the epoch."""
 
 
 class DiskCache:
@@ -47,51 +61,69 @@ class DiskCache:
         """
         self.directory = Path(directory)
         self.limit = limit
-        self.problem = ""
-        """Why nothing is read or written, if so."""
         self._lock = threading.Lock()
         self._size: int | None = None
         self._writes = 0
+        self.problem = self._prepare()
+        """Why nothing is read or written, if so."""
+
+    def _prepare(self) -> str:
+        """Makes the directory; returns why it must not be used, or nothing."""
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.problem = _distrust(self.directory)
+            return _distrust(self.directory)
         except OSError as error:
-            self.problem = f"{self.directory} cannot be made: {error}"
+            return f"{self.directory} cannot be made: {error}"
 
     def get(self, key: str) -> bytes | None:
-        """The entry, or None where there is none or it is damaged."""
+        """The program of that key, or None where there is none or it is damaged."""
+        found = self.read(key)
+        if found is None:
+            return None
+        with suppress(OSError):  # deleted by another process meanwhile: the content is good all the same
+            os.utime(self._path(key), follow_symlinks=False)
+        return found.payload
+
+    def read(self, key: str) -> Entry | None:
+        """The entry of that key, which does not count as a use; a damaged one is deleted and counted."""
         if self.problem:
             return None
-        path = self._path(key)
         try:
-            content = path.read_bytes()
-        except OSError:
+            content = _read_private(self._path(key))
+        except FileNotFoundError:
             return None
-        payload = _payload(content)
-        if payload is None:
+        except OSError:  # a link, a folder, or a file of someone else
+            content = b""
+        found = entry.unpack(content)
+        if found is None or found.about["key"] != key:
             counters.disk_errors += 1
             self.delete(key)
             return None
-        with suppress(OSError):  # deleted by another process meanwhile: the content is good all the same
-            os.utime(path)
-        return payload
+        return found
 
-    def put(self, key: str, payload: bytes) -> None:
-        """Stores an entry, replacing the one of that key; may delete old ones."""
-        if self.problem or _HEADER + len(payload) > self.limit:
+    def put(self, key: str, payload: bytes, about: Mapping[str, str]) -> None:
+        """Stores a program, replacing the one of that key; may delete old ones.
+
+        Args:
+            about: what it depends on and what it is called, for `read` and for exported files.
+        """
+        content = entry.pack({**about, "key": key}, payload)
+        if self.problem or len(content) > self.limit:
             return
-        content = MAGIC + len(payload).to_bytes(8, "little") + hashlib.sha256(payload).digest() + payload
         path = self._path(key)
         temporary = ""
         try:
+            if not self.directory.is_dir():  # someone has deleted it
+                self.problem = self._prepare()
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
+            descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=_UNFINISHED)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
             os.replace(temporary, path)
         except OSError as error:
             if temporary:
-                Path(temporary).unlink(missing_ok=True)
+                with suppress(OSError):
+                    os.unlink(temporary)
             self.problem = f"{self.directory} cannot be written: {error}"
             return
         self._account(len(content))
@@ -105,21 +137,27 @@ class DiskCache:
 
     def clear(self) -> int:
         """Removes all entries and says how many there were."""
-        entries = self._scan()
-        for path, _, _ in entries:
-            path.unlink(missing_ok=True)
+        stored = self.stored()
+        for item in stored:
+            self.delete(item.key)
         self._size = 0
-        return len(entries)
+        return len(stored)
 
     def usage(self) -> Usage:
         """Number and size of the entries."""
-        entries = self._scan()
-        return Usage(len(entries), sum(size for _, size, _ in entries))
+        stored = self.stored()
+        return Usage(len(stored), sum(item.num_bytes for item in stored))
 
-    def entries(self) -> list[tuple[str, int, float]]:
-        """Key, size in bytes and time of the last use of each entry, the one used last first."""
-        found = [(path.name.removesuffix(_SUFFIX), size, used) for path, size, used in self._scan()]
-        return sorted(found, key=lambda entry: -entry[2])
+    def stored(self) -> list[Stored]:
+        """The entries, the one used last first."""
+        found = []
+        for path in self.directory.glob(f"??/*{_SUFFIX}"):
+            try:
+                status = path.lstat()
+            except OSError:
+                continue  # deleted by another process meanwhile
+            found.append(Stored(path.name.removesuffix(_SUFFIX), status.st_size, status.st_mtime))
+        return sorted(found, key=lambda item: -item.used)
 
     def _path(self, key: str) -> Path:
         return self.directory / key[:2] / (key + _SUFFIX)
@@ -128,6 +166,7 @@ class DiskCache:
         with self._lock:
             self._writes += 1
             if self._size is None or self._writes % _RESCAN == 0:
+                self._sweep()
                 self._size = self.usage().num_bytes
             else:
                 self._size += num_bytes
@@ -135,48 +174,46 @@ class DiskCache:
                 self._evict()
 
     def _evict(self) -> None:
-        entries = sorted(self._scan(), key=lambda entry: entry[2])
-        size = sum(num_bytes for _, num_bytes, _ in entries)
-        for path, num_bytes, _ in entries:
-            if size <= self.limit * _EVICT_TO:
-                break
-            try:
-                path.unlink(missing_ok=True)
-            except OSError:
-                break
-            size -= num_bytes
+        stored = self.stored()
+        size = sum(item.num_bytes for item in stored)
+        while stored and size > self.limit * _EVICT_TO and not self.problem:
+            oldest = stored.pop()
+            self.delete(oldest.key)
+            size -= oldest.num_bytes
         self._size = size
 
-    def _scan(self) -> list[tuple[Path, int, float]]:
-        """Path, size and time of each entry."""
-        found = []
-        for path in self.directory.glob(f"??/*{_SUFFIX}"):
-            try:
-                status = path.stat()
-            except OSError:
-                continue  # deleted by another process meanwhile
-            found.append((path, status.st_size, status.st_mtime))
-        return found
+    def _sweep(self) -> None:
+        """Deletes what processes that were killed have left unfinished."""
+        for path in self.directory.glob(f"??/*{_UNFINISHED}"):
+            with suppress(OSError):
+                if time.time() - path.lstat().st_mtime > _ABANDONED:
+                    path.unlink()
 
 
-def _payload(content: bytes) -> bytes | None:
-    """The payload of a file's content, or None if anything about it is wrong."""
-    if len(content) < _HEADER or not content.startswith(MAGIC):
-        return None
-    start = len(MAGIC)
-    length = int.from_bytes(content[start : start + 8], "little")
-    payload = content[_HEADER:]
-    if len(payload) != length or hashlib.sha256(payload).digest() != content[start + 8 : _HEADER]:
-        return None
-    return payload
+def _read_private(path: Path) -> bytes:
+    """A file's content, if it is a plain file of this user that nobody else may write.
+
+    Raises:
+        OSError: it is something else, or cannot be read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or _foreign(status) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise PermissionError(f"{path} is not a private file of this user")
+        return file.read()
+
+
+def _foreign(status: os.stat_result) -> bool:
+    return hasattr(os, "geteuid") and status.st_uid != os.geteuid()
 
 
 def _distrust(directory: Path) -> str:
     """Why a directory must not be loaded from, or nothing. Closes our own where it is open to others."""
-    status = directory.stat()
-    if not hasattr(os, "geteuid"):
-        return ""
-    if status.st_uid != os.geteuid():
+    status = directory.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        return f"{directory} is a symbolic link; set TORCH_TPU_CACHE_DIR to where it should be"
+    if _foreign(status):
         return f"{directory} belongs to another user"
     if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         directory.chmod(0o700)

@@ -1,0 +1,159 @@
+"""Caches across processes, and what `explain_recompiles` says of operators; numbers of compiles are asserted."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import torch_tpu
+from torch_tpu import _plug, recompiles, settings
+
+ROOT = Path(__file__).resolve().parents[2]
+
+TRAIN = """
+import json, torch, torch_tpu
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)).to("tpu")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x, y = torch.randn(32, 8).to("tpu"), torch.randint(4, (32,)).to("tpu")
+for _ in range(3):
+    loss = torch.nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+found = dict(torch_tpu.stats())
+print(json.dumps({"loss": loss.item(), **{k: found[k] for k in ("compiles", "disk_hits", "disk_errors")}}))
+"""
+
+
+def start(code: str, directory: Path) -> subprocess.Popen[str]:
+    variables = {**os.environ, "TORCH_TPU_CACHE_DIR": str(directory), "TORCH_TPU_CACHE": "1"}
+    return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True)
+
+
+def train(directory: Path) -> dict[str, float]:
+    output, _ = start(TRAIN, directory).communicate(timeout=300)
+    return json.loads(output)
+
+
+def test_another_machine_starts_warm(tmp_path, counters):
+    here, there, file = tmp_path / "here", tmp_path / "there", tmp_path / "programs"
+    cold = train(here)
+    assert cold["compiles"] > 5 and not cold["disk_hits"]
+    with settings.override(cache=True, cache_dir=str(here)):
+        assert torch_tpu.cache.export_to(file) == cold["compiles"]
+        names = {entry.name for entry in torch_tpu.cache.entries()}
+        assert "aten_addmm" in names and not any(entry.unfit for entry in torch_tpu.cache.entries())
+    with settings.override(cache=True, cache_dir=str(there)):
+        assert torch_tpu.cache.import_from(file).added == cold["compiles"]
+        assert torch_tpu.cache.import_from(file).present == cold["compiles"]
+    warm = train(there)
+    assert warm["compiles"] == 0 and warm["disk_hits"] == cold["compiles"] and warm["loss"] == cold["loss"]
+    victims = sorted((there / "programs").rglob("*.program"))[:2]
+    for path in victims:
+        path.write_bytes(path.read_bytes()[:-1] + b"x")
+    healed = train(there)
+    assert (healed["compiles"], healed["disk_errors"], healed["loss"]) == (2, 2, cold["loss"])
+    with settings.override(cache=True, cache_dir=str(there)):
+        assert torch_tpu.cache.verify() == (cold["compiles"], 0, {})
+
+
+def test_processes_that_start_together_share_a_cache(tmp_path):
+    processes = [start(TRAIN, tmp_path / "cache") for _ in range(2)]
+    found = [json.loads(process.communicate(timeout=300)[0]) for process in processes]
+    assert len({one["loss"] for one in found}) == 1
+    assert all(not one["disk_errors"] for one in found)
+    assert len({one["compiles"] + one["disk_hits"] for one in found}) == 1
+    with settings.override(cache=True, cache_dir=str(tmp_path / "cache")):
+        assert torch_tpu.cache.verify() == (found[0]["compiles"] + found[0]["disk_hits"], 0, {})
+
+
+def test_another_processor_or_version_loads_nothing(tmp_path, counters, monkeypatch, empty_cache):
+    from torch_tpu.runtime import cache
+    from torch_tpu.runtime.client import cpu_client
+
+    text = "module @one { func.func public @main(%a: tensor<2xf32>) -> tensor<2xf32> { return %a : tensor<2xf32> } }"
+    cpu_client().compile(text, [((2,), torch.float32)])
+    for change in (("processor", lambda: "x86_64 avx9"), ("_version", lambda: "99")):
+        with monkeypatch.context() as patch:
+            patch.setattr(cache, *change)
+            cpu_client().compile(text, [((2,), torch.float32)])
+    assert (counters.compiles, counters.disk_hits, counters.disk_misses) == (3, 0, 3)
+    found = torch_tpu.cache.verify()
+    assert found.sound == 3 and sorted(found.unfit.values()) == [1, 1]
+    assert "made for a processor that has avx9, which this one lacks" in found.unfit
+    cpu_client().compile(text, [((2,), torch.float32)])
+    assert (counters.compiles, counters.disk_hits) == (3, 1)
+
+
+@pytest.fixture
+def why(monkeypatch):
+    """Runs a function, and says what changed in the last program that it made."""
+    for name in ("_made", "_earlier"):
+        kept = getattr(recompiles, name)
+        monkeypatch.setattr(recompiles, name, kept.copy())
+        getattr(recompiles, name).clear()
+    _plug.clear_table()
+
+    def run(function):
+        before = len(torch_tpu.explain_recompiles())
+        function()
+        made = torch_tpu.explain_recompiles().made[before:]
+        return made[-1].changes if made else "none"
+
+    return run
+
+
+def test_recompiles_of_operators_are_explained(why):
+    x, y = torch.ones(8, 8, device="tpu"), torch.ones(8, 9, device="tpu")
+    half, other = x.bfloat16(), torch.ones(8, 8, device="tpu")
+    square = torch.ones(9, 9, device="tpu")
+    assert why(lambda: torch.mul(x, other)) is None
+    assert why(lambda: torch.mul(x, other)) == "none"
+    assert why(lambda: torch.mul(y, y.clone()))[:2] == (
+        "argument self: size (8, 8) -> (8, 9)",
+        "argument other: size (8, 8) -> (8, 9)",
+    )
+    assert why(lambda: torch.mul(half, other)) == ("argument self: dtype float32 -> bfloat16",)
+    assert why(lambda: torch.mul(x.t(), other)) == ("argument self: layout contiguous -> strides (1, 8)",)
+    assert why(lambda: torch.mul(x, x)) == ("argument other: memory none -> that of argument self",)
+    assert why(lambda: torch.mul(x, 2)) == ("argument other: a tensor -> a number (int)",)
+    assert why(lambda: torch.mul(x, 3)) == "none"  # numbers are data
+    assert why(lambda: torch.mul(x, 0.5)) == ("argument other: a number (int) -> a number (float)",)
+    assert why(lambda: torch.mul(square[1:, :8], other)) == (
+        "argument self: layout strides (1, 8) -> strides (9, 1)",
+        "argument self: storage its own -> float32 (9, 9) at offset 9",
+    )
+
+
+def test_recompiles_by_constants_lists_and_settings(why):
+    x = torch.ones(8, 8, device="tpu")
+    why(lambda: x.sum(0))
+    assert why(lambda: x.sum(1)) == ("argument dim: (0,) -> (1,)",)
+    assert why(lambda: x.sum(1, keepdim=True)) == ("argument keepdim: its default -> True",)
+    with settings.override(xla_effort="low"):
+        assert why(lambda: x.sum(1)) == ("setting xla_effort none -> low",)
+    y = torch.ones(8, 8, device="tpu")
+    why(lambda: torch.cat([x, y]))
+    assert why(lambda: torch.cat([x, y, y.clone()]))[0] == "argument tensors: length 2 -> 3"
+
+
+def test_reused_memory_is_part_of_a_signature(why):
+    with settings.override(donation_threshold=256):
+        x, other = torch.ones(8, 8, device="tpu"), torch.ones(8, 8, device="tpu")
+        assert why(lambda: x.mul_(other)) is None
+        assert torch_tpu.explain_recompiles().made[-1].signature["memory reused of"] == "self"
+
+
+def test_a_loop_over_sizes_shows_up(why):
+    for size in range(1, 6):
+        why(lambda size=size: torch.ones(size, device="tpu").exp())
+    text = str(torch_tpu.explain_recompiles())
+    assert "aten::exp (operator): 5 programs" in text and "argument self: size (4,) -> (5,)" in text
+    assert len(torch_tpu.explain_recompiles().of("aten::exp")) == 5
