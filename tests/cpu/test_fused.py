@@ -268,6 +268,7 @@ def programs_of(layers):
 
 def test_a_deeper_model_needs_few_more_programs(fused):
     with settings.override(fuse_most=128):
+        programs_of(2)  # PyTorch's own imports hold tensors of the first step alive
         assert programs_of(16) <= 1.2 * programs_of(8)
 
 

@@ -168,20 +168,18 @@ class _OpCall(Call):
     """A call of an ATen operator."""
 
     def __init__(self, op: OpOverload, args: list[Any], codes: Codes, avals: list[int]):
+        bound = {a.name: given for a, given in zip(op._schema.arguments, args, strict=True)}
         self.op = op
-        self.bound = {a.name: given for a, given in zip(op._schema.arguments, args, strict=True)}
-        super().__init__(op._schema.name.replace("::", "_"), args, codes, avals, wide=is_wide(self.bound))
+        self._fitted = _fitted_dtype(op, bound)
+        super().__init__(op._schema.name.replace("::", "_"), args, codes, avals, wide=is_wide(bound))
         self.static_args = [None if isinstance(arg, (torch.Tensor, list)) else arg for arg in args]
 
     def _scalar_dtype(self, place: int, number: Any) -> torch.dtype:
         """The result's dtype where a number must fit it."""
         rule = schema.lowering_of(self.op)
-        if rule is None or self.op._schema.arguments[place].name not in rule.fitted:
+        if self._fitted is None or rule is None or self.op._schema.arguments[place].name not in rule.fitted:
             return super()._scalar_dtype(place, number)
-        if self.bound.get("dtype") is not None:  # which the plug passes as a number
-            made: torch.Tensor = torch.ops.aten.empty.memory_format([0], dtype=self.bound["dtype"], device="meta")
-            return made.dtype
-        return self.bound["self"].dtype if "self" in self.bound else super()._scalar_dtype(place, number)
+        return self._fitted
 
     def split_arguments(self) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword-only arguments; those left at their default are not passed on."""
@@ -220,6 +218,17 @@ class _OpCall(Call):
         items = [] if not self.op._schema.returns else [answer] if len(self.op._schema.returns) == 1 else list(answer)
         returns = [[one(part) for part in item] if isinstance(item, (list, tuple)) else one(item) for item in items]
         return returns, results
+
+
+def _fitted_dtype(op: OpOverload, bound: dict[str, Any]) -> torch.dtype | None:
+    """The dtype that numbers declared `fitted` must fit: the result's, where the call says which."""
+    rule = schema.lowering_of(op)
+    if rule is None or not rule.fitted:
+        return None
+    if bound.get("dtype") is not None:  # which the plug passes as a number
+        made: torch.Tensor = torch.ops.aten.empty.memory_format([0], dtype=bound["dtype"], device="meta")
+        return made.dtype
+    return bound["self"].dtype if "self" in bound else None
 
 
 __all__ = ["call_python", "is_static_integral", "miss", "prepare", "resolve"]
