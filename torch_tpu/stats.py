@@ -33,6 +33,7 @@ class Counters:
         "device_to_host",
         "device_to_host_bytes",
         "decompositions",
+        "calls_in_between",
         "fallbacks",
     )
 
@@ -48,6 +49,7 @@ class Counters:
     device_to_host: int
     device_to_host_bytes: int
     decompositions: int
+    calls_in_between: int
     fallbacks: dict[str, int]
 
     def __init__(self) -> None:
@@ -80,6 +82,7 @@ DESCRIPTIONS: dict[str, str] = {
     "device_to_host": "copies of device data to the host",
     "device_to_host_bytes": "their bytes",
     "decompositions": "operators traced through one of PyTorch's decompositions",
+    "calls_in_between": "calls in compiled graphs that no program can do, and that ran between their programs",
     "fallbacks": "operators that ran on the CPU instead, and how often",
 }
 

@@ -13,9 +13,10 @@ import torch
 QUESTIONS = ("What is the capital of France?", "Explain in one sentence what a compiler does.")
 NUM_TOKENS = 32
 """At most so many tokens an answer."""
-STATIC = {"cache_implementation": "static", "disable_compile": True}
+STATIC = {"cache_implementation": "static"}
 """Options of `generate`: keys and values have their final size from the start, so that each token runs the same
-programs. Without them the answers are the same, and each length is compiled once. Eager, without torch.compile."""
+programs, and Transformers compiles the model. Without them the answers are the same, and each length is compiled once.
+"""
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -117,6 +119,85 @@ def _received(kind: type[torch.Tensor], host: torch.Tensor, device: torch.device
     if kind is torch.nn.Parameter:
         return torch.nn.Parameter(tensor, requires_grad)
     return tensor.requires_grad_(requires_grad)
+
+
+def inductor_leaves_graphs_on_the_device(touches: Callable[..., bool], backend: Callable[..., Any]) -> None:
+    """Inductor, which `torch.compile` uses unless told otherwise, hands graphs that touch the device to its backend.
+
+    Without it `torch.compile(fn)` works only as `torch.compile(fn, backend="tpu")`, and libraries that name inductor
+    fail. `torch.compiler.set_default_backend` would serve the first but not the second, and would replace the default
+    of CPU and CUDA users too. To be removed when Inductor lets a device register a compiler for graphs instead of a
+    code generator. Called when Inductor is imported.
+
+    Args:
+        touches: whether a graph (and its inputs) is for the device.
+        backend: compiles it.
+    """
+    import torch._inductor.compile_fx as inductor
+
+    original = inductor.compile_fx
+
+    @functools.wraps(original)
+    def compile_fx(model_: Any, example_inputs_: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(model_, torch.fx.GraphModule) and touches(model_, example_inputs_):
+            return backend(model_, example_inputs_)
+        return original(model_, example_inputs_, *args, **kwargs)
+
+    inductor.compile_fx = compile_fx
+
+
+def flex_attention_takes_the_device() -> None:
+    """`flex_attention` refuses tensors on devices that it does not list.
+
+    Without it the call raises before it reaches the compiler. To be removed when PyTorch's list can be extended. The
+    list is a constant of a function that Dynamo must be able to trace, so it is changed in place. Called when the
+    module is imported.
+    """
+    import torch.nn.attention.flex_attention as flex
+
+    _add_device_to_constants(flex._validate_device, frozenset({"cuda", "cpu", "xpu", "hpu", "mps"}))
+
+
+def associative_scan_takes_the_device() -> None:
+    """`associative_scan(..., combine_mode="pointwise")`, its default, refuses tensors on devices that it does not list.
+
+    As `flex_attention_takes_the_device`. Here both modes are one program.
+    """
+    scan = sys.modules["torch._higher_order_ops.associative_scan"]
+    _add_device_to_constants(scan.associative_scan, ("cuda", "xpu"))
+
+
+def compiled_optimizers_keep_their_state_on_the_device() -> None:
+    """Dynamo makes new optimizers `capturable` where their parameters are on CUDA or XPU devices.
+
+    Without it the step counts of Adam and others are on the host, each is copied to the device in every step, and the
+    optimizer is several programs. To be removed when PyTorch asks the device instead of its name.
+    """
+    from torch._dynamo.variables.optimizer import OptimizerVariable
+
+    original = OptimizerVariable._set_capturable
+
+    def _set_capturable(self: Any, tx: Any) -> None:
+        for group in self.value.param_groups:
+            fresh = all(p.device.type == "tpu" and p not in self.value.state for p in group.get("params", []))
+            if "capturable" in group and fresh:
+                group["capturable"] = True
+        original(self, tx)
+
+    OptimizerVariable._set_capturable = _set_capturable  # type: ignore[method-assign]
+
+
+def _add_device_to_constants(function: Any, wanted: Any) -> None:
+    """Adds the device to a tuple or set of devices written in a function, or in a function inside it."""
+
+    def changed(code: Any) -> Any:
+        constants = [
+            type(item)([*item, "tpu"]) if item == wanted else changed(item) if hasattr(item, "co_code") else item
+            for item in code.co_consts
+        ]
+        return code.replace(co_consts=tuple(constants))
+
+    function.__code__ = changed(function.__code__)
 
 
 PATCHES: tuple[Any, ...] = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ their schemas do not say so."""
 
 _registered = False
 _step_hook: Any = None
+_wrap: Callable[[Any], Any] = lambda hook: hook  # noqa: E731
 
 
 HOOKS: dict[str, tuple[str, ...]] = {
@@ -42,7 +44,7 @@ def _lazy(module: str, name: str) -> Any:
     def call(*args: Any) -> Any:
         imported = importlib.import_module(f"torch_tpu.{module}")
         for each in HOOKS[module]:
-            hooks[each] = getattr(imported, each)
+            hooks[each] = _wrap(getattr(imported, each))
         return hooks[name](*args)
 
     return call
@@ -50,6 +52,14 @@ def _lazy(module: str, name: str) -> Any:
 
 hooks: dict[str, Any] = {name: _lazy(module, name) for module, names in HOOKS.items() for name in names}
 """The functions by name, as csrc sees them."""
+
+
+def wrap_hooks(wrap: Callable[[Any], Any]) -> None:
+    """Calls the functions through a wrapper from now on."""
+    global _wrap
+    _wrap = wrap
+    for name, hook in hooks.items():
+        hooks[name] = wrap(hook)
 
 
 def register() -> None:
@@ -62,18 +72,23 @@ def register() -> None:
     _plug.set_hooks(hooks)
     _plug.register_device()
     _plug.register_kernels(SKIPPED)
-    from torch_tpu.device import backend, module, patches
+    from torch_tpu.device import backend, imports, module, patches
 
     torch._register_device_module("tpu", module.make())
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     patches.apply()
     backend.register()
+    imports.after("torch._dynamo", _set_up_compiler)
     settings.watch("eager_mode", _set_mode)
     _set_mode(settings.eager_mode)
     for name in ("fuse_least", "fuse_most", "fuse_bytes"):
         settings.watch(name, lambda _: _set_cuts())
     os.register_at_fork(after_in_child=_after_fork)
     platform.before_stop.append(_plug.close)
+
+
+def _set_up_compiler() -> None:
+    importlib.import_module("torch_tpu.compile.setup").set_up()
 
 
 def _set_mode(mode: str) -> None:

@@ -8,11 +8,12 @@ errors come from PyTorch's meta kernels, values from the lowerings.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_tpu import hlo
@@ -54,13 +55,28 @@ class Trace:
         """Random numbers that the function takes: what the generator's offset advances by."""
         self._mode = _Mode(self)
 
-    def _next_random(self) -> Value:
-        """The generator's seed and offset, behind what earlier operators of this function take."""
+    def random_state(self) -> Value:
+        """ui64[2]: the generator's seed and offset, behind what earlier operators of this function take."""
         assert self._rng is not None, "this trace has no generator"
         state = self._rng()
         if self.random_taken:
             state = state + hlo.literal([0, self.random_taken], state.dtype)
         return state
+
+    @contextlib.contextmanager
+    def random_from(self, state: Value) -> Iterator[None]:
+        """Meanwhile random operators take their numbers from a state that `random_state` returned earlier."""
+        before = self._rng, self.random_taken
+        self._rng, self.random_taken = (lambda: state), 0
+        try:
+            yield
+        finally:
+            self._rng, self.random_taken = before
+
+    def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Calls a function on meta tensors; what it calls of ATen is lowered."""
+        with self._mode, _Constants(self):
+            return function(*args, **kwargs)
 
     # ------------------------------------------------------------------------------------------------ storages
 
@@ -128,8 +144,7 @@ class Trace:
     def _decompose(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         for function in decomp.candidates(op):
             counters.decompositions += 1
-            with self._mode:
-                answer = function(*args, **kwargs)
+            answer = self.run(function, *args, **kwargs)
             if answer is not NotImplemented:
                 return answer
         functional = schema.form(op).functional
@@ -161,7 +176,7 @@ class Trace:
         assert functional is not None
         outs, meta = ((), None) if rule.inferred else self._metadata(op, form, functional, bound)
         first = next((t for t in _tensors_of(bound.values()) if t is not None), None)
-        ctx = Context(rule.op, outs, self.platform, self._next_random if rule.random else None)
+        ctx = Context(rule.op, outs, self.platform, self.random_state if rule.random else None)
         ctx.contiguous = first is None or first.is_contiguous()
         positional, named = self._values(op, functional, rule, bound, data)
         if self.platform == "cpu" and bounds.has_indices(functional._schema.name):
@@ -374,6 +389,25 @@ class _Mode(TorchDispatchMode):
         if all(t is None or t.device.type == "cpu" for t in tensors) and _device(kwargs) == "cpu":
             return op(*args, **kwargs)  # a constant that a decomposition makes on the host
         return self.trace.call(op, args, kwargs)
+
+
+class _Constants(TorchFunctionMode):
+    """Keeps the numbers in `torch.tensor(numbers, device="meta")`, which PyTorch drops before it calls ATen."""
+
+    def __init__(self, trace: Trace):
+        super().__init__()
+        self.trace = trace
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function is torch.tensor or function is torch.Tensor.new_tensor:
+            like = args[0] if function is torch.Tensor.new_tensor else None
+            device = kwargs.get("device") or (like.device if like is not None else "cpu")
+            if torch.device(device).type == "meta":
+                dtype = kwargs.get("dtype") or (like.dtype if like is not None else None)
+                data = args[-1] if len(args) > (like is not None) else kwargs["data"]
+                return self.trace._bind_new(self.trace.read(torch.tensor(data, dtype=dtype)))
+        return function(*args, **kwargs)
 
 
 def _device(kwargs: Mapping[str, Any]) -> str:

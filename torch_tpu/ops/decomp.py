@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch._C import DispatchKey
+from torch._C import DisableTorchFunction, DispatchKey
 from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 
@@ -41,7 +41,11 @@ def candidates(op: OpOverload) -> list[Callable[..., Any]]:
 
 
 def _composite(op: OpOverload, key: DispatchKey) -> Callable[..., Any]:
-    return lambda *args, **kwargs: op._op_dk(key, *args, **kwargs)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with DisableTorchFunction():  # a mode would call the operator itself
+            return op._op_dk(key, *args, **kwargs)
+
+    return call
 
 
 def is_decomposed(op: OpOverload) -> bool:

@@ -1,0 +1,58 @@
+"""What `torch.compile(backend="tpu")` calls with each of Dynamo's graphs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+from torch_tpu.compile import control_flow
+from torch_tpu.compile.decompositions import table
+from torch_tpu.compile.graphs import Graph
+from torch_tpu.compile.options import Options, parse
+
+_numbers = itertools.count()
+
+assert control_flow  # registers its handlers
+
+
+def compile_graph(
+    module: fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """The backend: a function like the graph, run by programs.
+
+    Args:
+        inputs: fake tensors and symbolic numbers like those the function will be called with.
+        options: see `torch_tpu.compile.options.Options`.
+
+    Raises:
+        ValueError: an option or a mode that does not exist, or a value out of range.
+    """
+    chosen = parse(options, mode)
+    name = chosen.custom_module_name or f"graph_{next(_numbers)}"
+    compiled = {
+        kind: partial(_compile, kind=kind, name=f"{name}_{suffix}", options=chosen)
+        for kind, suffix in (("forward", "fwd"), ("backward", "bwd"), ("inference", "inf"))
+    }
+    make = aot_autograd(
+        fw_compiler=compiled["forward"],
+        bw_compiler=compiled["backward"],
+        inference_compiler=compiled["inference"],
+        partition_fn=min_cut_rematerialization_partition,
+        decompositions=table(),
+        keep_inference_input_mutations=True,
+    )
+    return make(module, inputs)
+
+
+def _compile(module: fx.GraphModule, inputs: Sequence[Any], *, kind: str, name: str, options: Options) -> Graph:
+    return Graph(module, kind, name, options)

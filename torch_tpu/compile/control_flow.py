@@ -1,0 +1,176 @@
+"""Higher-order operators as StableHLO: branches, loops, scans, attention with user-defined scores, random state.
+
+Their bodies are graphs, which are interpreted by the same trace inside a region. A region may read what is outside of
+it; it must not write there, and AOTAutograd's graphs do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import HigherOrderOperator, OpOverload
+
+from torch_tpu import hlo
+from torch_tpu.compile.interpreter import HANDLERS, Handler, Interpreter
+from torch_tpu.hlo import Value
+
+
+def handler(*names: str) -> Callable[[Handler], Handler]:
+    def register(function: Handler) -> Handler:
+        for name in names:
+            HANDLERS[name] = function
+        return function
+
+    return register
+
+
+def _require(condition: bool, reason: str) -> None:
+    if not condition:
+        raise NotImplementedError(reason)
+
+
+def _only_tensors(values: Sequence[Any], what: str) -> None:
+    _require(all(isinstance(value, torch.Tensor) for value in values), f"{what} that are not tensors")
+
+
+def _examples(module: fx.GraphModule) -> list[Any]:
+    """What a body returns, as PyTorch traced it."""
+    (output,) = module.graph.find_nodes(op="output")
+    items = output.args[0] if isinstance(output.args[0], (tuple, list)) else [output.args[0]]
+    return [item.meta.get("val") if isinstance(item, fx.Node) else item for item in items]
+
+
+def _results(run: Interpreter, values: Sequence[Value], examples: Sequence[Any]) -> list[torch.Tensor]:
+    return [
+        run.new(value, example if isinstance(example, torch.Tensor) and example.shape == value.shape else None)
+        for value, example in zip(values, examples, strict=True)
+    ]
+
+
+@handler("cond")
+def cond(run: Interpreter, predicate: Any, then: fx.GraphModule, otherwise: fx.GraphModule, operands: Any) -> Any:
+    if not isinstance(predicate, torch.Tensor):
+        return tuple(run.run(then if predicate else otherwise, operands))
+    examples = _examples(then)
+    _only_tensors(examples, "results of a branch")
+
+    def branch(module: fx.GraphModule) -> list[Value]:
+        found = run.run(module, operands)
+        _only_tensors(found, "results of a branch")
+        return [run.read(value) for value in found]
+
+    condition = hlo.reshape(run.read(predicate), ())
+    results = hlo.conditional(condition, partial(branch, then), partial(branch, otherwise))
+    return tuple(_results(run, results, examples))
+
+
+@handler("while_loop")
+def while_loop(
+    run: Interpreter, condition: fx.GraphModule, body: fx.GraphModule, carried: Any, additional: Any, **mutated: str
+) -> Any:
+    _only_tensors(carried, "carried values")
+    _require(not any(mutated.values()), "a loop that mutates its inputs")
+
+    def call(module: fx.GraphModule, *state: Value) -> list[Value]:
+        found = run.run(module, [*_results(run, state, carried), *additional])
+        _only_tensors(found, "carried values")
+        return [run.read(value) for value in found]
+
+    init = [run.read(value) for value in carried]
+    results = hlo.while_loop(
+        init,
+        lambda *state: hlo.reshape(call(condition, *state)[0], ()),
+        lambda *state: call(body, *state),
+    )
+    return tuple(_results(run, results, carried))
+
+
+@handler("scan")
+def scan(run: Interpreter, combine: fx.GraphModule, init: Any, xs: Any, additional: Any) -> Any:
+    """carry, y = combine(carry, x) along dimension 0 of xs; returns the last carry and all y."""
+    _only_tensors([*init, *xs], "carried or scanned values")
+    length = xs[0].shape[0]
+    slices = [run.read(x) for x in xs]
+    examples = _examples(combine)
+    _only_tensors(examples, "results of a scan")
+    stacked = [
+        hlo.full((length, *example.shape), 0, hlo.types.held_dtype(example.dtype)) for example in examples[len(init) :]
+    ]
+
+    def step(index: Value, *state: Value) -> list[Value]:
+        carry = _results(run, state[: len(init)], init)
+        parts = [run.new(_slice_of(x, index)) for x in slices]
+        found = run.run(combine, [*carry, *parts, *additional])
+        _only_tensors(found, "results of a scan")
+        results = [run.read(value) for value in found]
+        outputs = [
+            hlo.dynamic_update_slice(
+                whole, hlo.expand_dims(part, [0]), [index, *[hlo.scalar(0, torch.int32)] * part.ndim]
+            )
+            for whole, part in zip(state[len(init) :], results[len(init) :], strict=True)
+        ]
+        return [*results[: len(init)], *outputs]
+
+    results = hlo.fori_loop(length, [*[run.read(value) for value in init], *stacked], step)
+    carry = _results(run, results[: len(init)], init)
+    return (*carry, *[run.new(value) for value in results[len(init) :]])
+
+
+@handler("map_impl")
+def map_impl(run: Interpreter, body: fx.GraphModule, xs: Any, additional: Any) -> Any:
+    return scan(run, body, [], xs, additional)
+
+
+def _slice_of(x: Value, index: Value) -> Value:
+    start = [index, *[hlo.scalar(0, torch.int32)] * (x.ndim - 1)]
+    return hlo.reshape(hlo.dynamic_slice(x, start, (1, *x.shape[1:])), x.shape[1:])
+
+
+def _composed(op: HigherOrderOperator, run: Interpreter, *args: Any, **kwargs: Any) -> Any:
+    """PyTorch's own definition in terms of ATen, which is traced."""
+    kernel = op.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
+    opened = [_callable(run, arg) for arg in args]
+    return run.trace.run(kernel, *opened, **kwargs)
+
+
+def _callable(run: Interpreter, given: Any) -> Any:
+    """A graph as a function, also inside of a tuple."""
+    if isinstance(given, fx.GraphModule):
+        return given.forward
+    if type(given) in (tuple, list):
+        return type(given)(_callable(run, item) for item in given)
+    return given
+
+
+for _op in (
+    torch.ops.higher_order.associative_scan,
+    torch.ops.higher_order.flex_attention,
+    torch.ops.higher_order.flex_attention_backward,
+    torch.ops.higher_order.out_dtype,
+):
+    HANDLERS[_op.name()] = partial(_composed, _op)
+
+
+@handler("invoke_subgraph")
+def invoke_subgraph(run: Interpreter, module: fx.GraphModule, identifier: Any, *operands: Any) -> Any:
+    return tuple(run.run(module, operands))
+
+
+# ------------------------------------------------------------------------------- random numbers that are drawn again
+
+
+@handler("run_and_save_rng_state")
+def run_and_save_rng_state(run: Interpreter, op: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """The generator's state before the call, and the call's result. The state is ui64[2] here."""
+    state = run.new(run.trace.random_state())
+    return state, run.call(op, args, kwargs)
+
+
+@handler("run_with_rng_state")
+def run_with_rng_state(run: Interpreter, state: torch.Tensor, op: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    with run.trace.random_from(run.read(state)):
+        return run.call(op, args, kwargs)

@@ -1,0 +1,178 @@
+"""Graphs at run time: a graph is called like an operator, and its programs are in the call cache.
+
+A call of a graph with new shapes, views or numbers has no entry there; `miss_graph` then interprets the graph and
+installs one. What cannot be lowered after all is found out at that moment: the graph is then split around it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from torch_tpu import _plug, ops
+from torch_tpu.compile import splitting
+from torch_tpu.compile.interpreter import CannotLower, Interpreter
+from torch_tpu.compile.options import CompiledProgram, Options
+from torch_tpu.eager import configure
+from torch_tpu.eager.call import Call, Codes
+from torch_tpu.eager.program import Program
+from torch_tpu.hlo import Value
+from torch_tpu.runtime import platform
+from torch_tpu.stats import counters
+
+_graphs: weakref.WeakValueDictionary[int, Graph] = weakref.WeakValueDictionary()
+
+
+class Graph:
+    """A compiled graph: called with a list of arguments, returns its outputs.
+
+    It is one program for each set of shapes. Where a call of it cannot be lowered it is several, with that call in
+    between.
+    """
+
+    def __init__(self, module: fx.GraphModule, kind: str, name: str, options: Options):
+        ops.load()
+        configure.configure()
+        self._boxed_call = True  # in the instance, because wrappers copy what is there
+        self.module = module
+        self.kind = kind
+        """"forward", "backward" or "inference"."""
+        self.name = name
+        self.options = options
+        self.attributes = lift_attributes(module)
+        """Device tensors that the graph holds itself: further arguments."""
+        self._run: Callable[[list[Any]], Any] = self._call_program
+        apart = splitting.refused(module, platform.client().platform)
+        if apart:
+            self._split(apart)
+        else:
+            inputs = module.graph.find_nodes(op="placeholder")
+            self.number = _plug.define_graph([_kind(node) for node in inputs], splitting.written_inputs(module))
+            _graphs[self.number] = self
+
+    def __call__(self, args: list[Any]) -> Any:
+        return self._run(args)
+
+    def _call_program(self, args: list[Any]) -> Any:
+        args += self.attributes
+        try:
+            return _plug.call_graph(self.number, args)
+        except CannotLower as error:
+            self._split({error.node})
+            del args[len(args) - len(self.attributes) :]
+        return self._run(args)
+
+    def _split(self, apart: Collection[fx.Node]) -> None:
+        """From now on runs programs for the parts that can be lowered, and the nodes `apart` in between."""
+        whole, programs = splitting.split(self.module, apart)
+        for name, part in list(whole.named_children()):
+            if name in programs:
+                assert isinstance(part, fx.GraphModule)
+                graph = Graph(part, self.kind, f"{self.name}_{name.rpartition('_')[2]}", self.options)
+                delattr(whole, name)
+                setattr(whole, name, _Unboxed(graph))
+        count = len(apart)
+
+        def run(args: list[Any]) -> Any:
+            counters.calls_in_between += count
+            return whole(*args, *self.attributes)
+
+        self._run = run
+
+
+class _Unboxed:
+    """A part of a split graph, called as a module is."""
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+
+    def __call__(self, *args: Any) -> Any:
+        return self.graph(list(args))
+
+
+def _kind(node: fx.Node) -> str:
+    value = node.meta.get("val")
+    return "tensor" if value is None or isinstance(value, torch.Tensor) else "other"
+
+
+def miss_graph(
+    number: int, args: list[Any], codes: Codes, avals: list[int], donated: list[int], key: bytes | None
+) -> None:
+    """Makes the entry for a call of a graph with a new signature; the arguments are those of `dispatch.miss`.
+
+    Raises:
+        CannotLower: a node is not in a program's power.
+    """
+    graph = _graphs[number]
+    assert key is not None, "the plug refuses a call that has no key"
+    call = Call(graph.name, args, codes, avals, wide=True)
+    with call.function:
+        run = Interpreter(call.trace)
+        given = [run.settle(arg) for arg in call.meta_args]
+        returns, results = _describe(call, given, run.run(graph.module, given))
+        writes, written = call.written()
+        outputs = results + written
+        program, inputs = call.finish(outputs, call.donate(outputs, writes, written, donated))
+    program.compile("normal")
+    _plug.install(key, program.entry(), False, inputs, returns, writes, program)
+    _report(graph, program)
+
+
+def _describe(call: Call, args: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[Any], list[Value]]:
+    """The entry's returns, and the values of the new tensors in order."""
+    places = {id(arg): place for place, arg in enumerate(args) if isinstance(arg, torch.Tensor)}
+    returns: list[Any] = []
+    results: list[Value] = []
+    for item in outputs:
+        if item is None:
+            returns.append(None)
+        elif not isinstance(item, torch.Tensor):
+            returns.append(("constant", item))
+        elif id(item) in places:
+            returns.append(places[id(item)])
+        else:
+            made, value = call.new_tensor(item)
+            returns.append(made)
+            results.append(value)
+    return returns, results
+
+
+def _report(graph: Graph, program: Program) -> None:
+    """Tells the option `debug_callback` of a program."""
+    if graph.options.debug_callback is not None:
+        graph.options.debug_callback(
+            CompiledProgram(
+                name=graph.name,
+                kind=graph.kind,
+                graph=graph.module.print_readable(print_output=False),
+                stablehlo=program.text,
+                optimized_hlo=program.executable.optimized_text(),
+            )
+        )
+
+
+def lift_attributes(module: fx.GraphModule) -> list[torch.Tensor]:
+    """Turns device tensors among a graph's attributes into arguments behind the others, and returns them."""
+    lifted: list[torch.Tensor] = []
+    inputs = module.graph.find_nodes(op="placeholder")
+    for node in module.graph.find_nodes(op="get_attr"):
+        value: Any = module
+        for name in str(node.target).split("."):
+            value = getattr(value, name)
+        if not isinstance(value, torch.Tensor) or value.device.type != "tpu":
+            continue
+        before = next(iter(module.graph.nodes))
+        with module.graph.inserting_after(inputs[-1]) if inputs else module.graph.inserting_before(before):
+            made = module.graph.placeholder(node.name)
+        made.meta = {"val": value, **node.meta}
+        node.replace_all_uses_with(made)
+        module.graph.erase_node(node)
+        inputs.append(made)
+        lifted.append(value)
+    if lifted:
+        module.recompile()
+    return lifted

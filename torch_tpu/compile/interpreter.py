@@ -1,0 +1,153 @@
+"""Running an ATen graph on meta tensors through a `Trace`, which writes its program.
+
+Device tensors, and CPU tensors without dimensions that the graph is given, are meta tensors here; ints, bools and what
+is computed from them are Python's own, so that a graph with symbolic sizes gives one program for each set of sizes.
+CPU tensors that depend on nothing the graph is given are computed here, once: they are constants of the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.fx.node import map_aggregate, map_arg
+
+from torch_tpu.eager.trace import Trace
+from torch_tpu.errors import TpuError
+from torch_tpu.hlo import Value
+
+META = torch.device("meta")
+
+Handler = Callable[..., Any]
+HANDLERS: dict[str, Handler] = {}
+"""Higher-order operator -> function of (interpreter, *args, **kwargs); filled by `control_flow`."""
+
+FAILURES = (
+    TpuError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    IndexError,
+    AssertionError,
+    KeyError,
+    AttributeError,
+    ArithmeticError,
+)
+
+
+class CannotLower(Exception):
+    """A node of a graph that no program can do."""
+
+    def __init__(self, node: fx.Node, reason: str):
+        super().__init__(f"{node.format_node()}: {reason}")
+        self.node = node
+        self.reason = reason
+
+
+class Interpreter:
+    """Runs graphs for one trace."""
+
+    def __init__(self, trace: Trace):
+        self.trace = trace
+        self._origins: dict[int, torch.Tensor] = {}
+
+    def settle(self, given: Any) -> Any:
+        """An argument as graphs use it. A tensor whose offset varies is read once: views of it cannot say so."""
+        if not isinstance(given, torch.Tensor) or id(given) not in self.trace.offsets:
+            return given
+        made = self.new(self.read(given), given)
+        self._origins[id(made)] = given
+        return made
+
+    def run(self, module: fx.GraphModule, args: Sequence[Any]) -> list[Any]:
+        """The graph's outputs for meta tensors and numbers.
+
+        Raises:
+            CannotLower: names the first node that is not in a program's power.
+        """
+        queue = iter(args)
+        values: dict[fx.Node, Any] = {}
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                values[node] = next(queue)
+            elif node.op == "get_attr":
+                values[node] = _attribute(module, node.target)
+            elif node.op == "output":
+                answer = map_arg(node.args[0], values.__getitem__)
+                return list(answer) if isinstance(answer, (tuple, list)) else [answer]
+            else:
+                values[node] = self._call(node, values)
+        raise AssertionError("a graph has an output node")
+
+    def _call(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+        args = map_arg(node.args, values.__getitem__)
+        kwargs = map_arg(node.kwargs, values.__getitem__)
+        try:
+            if isinstance(node.target, OpOverload):
+                return self.call(node.target, args, kwargs)
+            if isinstance(node.target, HigherOrderOperator):
+                handler = HANDLERS.get(node.target.name())
+                if handler is None:
+                    raise CannotLower(node, "a higher-order operator that is not lowered")
+                return handler(self, *args, **kwargs)
+            assert node.op == "call_function" and callable(node.target), node.format_node()
+            return node.target(*args, **kwargs)
+        except CannotLower as error:
+            raise CannotLower(node, error.reason) from error
+        except FAILURES as error:
+            raise CannotLower(node, f"{type(error).__name__}: {error}") from error
+
+    def call(self, op: OpOverload, args: Any, kwargs: Any) -> Any:
+        """One ATen call; with host tensors only, it is made on the host."""
+        if is_host_call(args, kwargs):
+            return op(*args, **kwargs)
+        if op._schema.is_mutable and self._origins:
+            args, kwargs = map_aggregate((args, kwargs), lambda x: self._origins.get(id(x), x))
+        args, kwargs = map_aggregate((args, kwargs), _on_meta)
+        return self.trace.call(op, args, kwargs)
+
+    # ------------------------------------------------------------------------------------------------- for handlers
+
+    def read(self, value: Any) -> Value:
+        """The SSA value of a tensor."""
+        return self.trace.read(value)
+
+    def new(self, value: Value, like: torch.Tensor | None = None) -> torch.Tensor:
+        """A meta tensor that holds an SSA value; with the strides of a tensor of that shape, if one is given."""
+        if like is None:
+            meta = torch.empty(value.shape, dtype=value.dtype, device=META)
+        else:
+            meta = torch.empty_strided(value.shape, like.stride(), dtype=value.dtype, device=META)
+        self.trace.bind(meta, None)
+        self.trace.write(meta, value)
+        return meta
+
+
+def is_host_call(args: Any, kwargs: Any) -> bool:
+    """No tensor of the program takes part: only tensors on the CPU, or a factory for one."""
+    found: list[torch.device] = []
+
+    def look(item: Any) -> Any:
+        if isinstance(item, torch.Tensor):
+            found.append(item.device)
+        elif isinstance(item, torch.device):
+            found.append(item)
+        return item
+
+    map_aggregate(args, look)
+    map_aggregate(kwargs, look)
+    return bool(found) and all(device.type == "cpu" for device in found)
+
+
+def _on_meta(item: Any) -> Any:
+    return META if isinstance(item, torch.device) else item
+
+
+def _attribute(module: fx.GraphModule, target: Any) -> Any:
+    found: Any = module
+    for name in str(target).split("."):
+        found = getattr(found, name)
+    return found
