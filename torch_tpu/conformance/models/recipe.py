@@ -56,9 +56,9 @@ def try_out(recipe: Recipe) -> None:
         recipe.model.zero_grad()
 
 
-def scatter(model: torch.nn.Module) -> None:
+def scatter(model: torch.nn.Module, seed: int = SEED) -> None:
     """Adds small numbers to all weights: what is initialized with zeros or ones would hide errors behind it."""
-    generator = torch.Generator().manual_seed(SEED)
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.is_floating_point():
