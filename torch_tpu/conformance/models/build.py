@@ -61,7 +61,7 @@ def classes(config_class: Any) -> list[Any]:
         if inspect.isclass(value)
         and issubclass(value, PreTrainedModel)
         and value.__module__ == name
-        and value.config_class is config_class
+        and getattr(value, "config_class", None) is config_class
         and not key.endswith(("PreTrainedModel", "DecoderWrapper"))
         and "forward" in _defined(value)
     ]

@@ -126,7 +126,10 @@ class Maker:
 
     @property
     def bands(self) -> int:
-        return int(self.find("num_mel_bins", "feature_size", "input_feat_per_channel", "n_mels", "input_size", "input_dim") or 32)
+        return int(
+            self.find("num_mel_bins", "feature_size", "input_feat_per_channel", "n_mels", "input_size", "input_dim")
+            or 32
+        )
 
     # -------------------------------------------------------------------------------------------------- values
 

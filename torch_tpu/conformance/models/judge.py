@@ -6,7 +6,8 @@ import contextlib
 import copy
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -90,12 +91,12 @@ def judge(case: ModelCase, device: str) -> ModelResult:
     """Runs a model on the CPU and on the device in this process, and compares."""
     start = time.perf_counter()
     try:
-        recipe = build.recipe(case.library, case.name)
-        reference = _cpu_run(recipe)
+        recipe, reference = _prepared(case.library, case.name)
     except NotApplicable as error:
         return ModelResult(case, "n/a", str(error)[:600])
     counted, before = counters.compiles, dict(counters.fallbacks)
-    status, reason, phases = "passed", "", {}
+    status, reason = "passed", ""
+    phases: dict[str, float] = {}
     try:
         phases, reference = _judge(recipe, reference, device, case.mode)
     except Exception as error:  # noqa: BLE001 - whatever goes wrong is the result
@@ -118,6 +119,13 @@ def judge(case: ModelCase, device: str) -> ModelResult:
     )
 
 
+@lru_cache(maxsize=1)
+def _prepared(library: str, name: str) -> tuple[Recipe, Run]:
+    """A model and its reference, kept for the next mode."""
+    recipe = build.recipe(library, name)
+    return recipe, _cpu_run(recipe)
+
+
 def _judge(recipe: Recipe, reference: Run, device: str, mode: str) -> tuple[dict[str, float], Run]:
     """Errors by phase, and what they were measured against.
 
@@ -128,6 +136,7 @@ def _judge(recipe: Recipe, reference: Run, device: str, mode: str) -> tuple[dict
         return compare(measure(recipe, device, mode, generate=reference.tokens is not None), reference), reference
     except AssertionError as error:
         first = short(error)
+    recipe = replace(recipe, model=copy.deepcopy(recipe.model))
     scatter(recipe.model, SEED + 1)
     other = _cpu_run(recipe)
     other.notes.append(f"with the first weights: {first}")
@@ -137,7 +146,10 @@ def _judge(recipe: Recipe, reference: Run, device: str, mode: str) -> tuple[dict
 def _cpu_run(recipe: Recipe) -> Run:
     """The reference; where only `generate` fails on the CPU, it is left out."""
     try:
-        return measure(recipe, "cpu", "strict", generate=recipe.generate)
+        run = measure(recipe, "cpu", "strict", generate=recipe.generate)
+        if run.random:
+            run.notes.append("draws random numbers, so shapes and dtypes are compared only")
+        return run
     except _GenerateError as error:
         run = measure(recipe, "cpu", "strict", generate=False)
         run.notes.append(f"generate does not run on the CPU: {error}")
@@ -227,8 +239,7 @@ def compare(actual: Run, expected: Run) -> dict[str, float]:
         AssertionError: something differs by more than it may.
     """
     _same_shapes(actual, expected)
-    if expected.random:
-        expected.notes.append("draws random numbers, so shapes and dtypes are compared only")
+    if expected.random:  # and its notes say so
         return {}
     errors = {"loss": _error(actual.loss, expected.loss, floor=1e-3)}
     for name, value in expected.outputs.items():

@@ -21,6 +21,7 @@ _DEPTHS: tuple[dict[str, Any], ...] = (
     {"depths": (1, 1, 1)},
     {"layers": (1, 1, 1, 1)},
     {"depth": 2},
+    {"num_features": 64},
     {},
 )
 _FRAGMENTS: list[torch.library.Library] = []

@@ -212,7 +212,7 @@ def _rope(default: Any, fields: Mapping[str, Any]) -> Any:
         for name in ("long_factor", "short_factor"):
             if value.get(name):
                 new[name] = list(value[name])[:half]
-        if value.get("mrope_section") or _has_sections(type(default)):
+        if value.get("mrope_section") or _has_sections(inspect.getfile(type(default)), type(default).__name__):
             new["mrope_section"] = [half - half // 3 * 2, half // 3, half // 3]
         return new
 
@@ -227,11 +227,10 @@ def _head_width(fields: Mapping[str, Any]) -> int:
 
 
 @cache
-def _has_sections(kind: Any) -> bool:
+def _has_sections(file: str, name: str) -> bool:
     """The model splits positions into time, height and width, in sections that have defaults in its code only."""
-    path = Path(inspect.getfile(kind))
-    path = path.with_name(path.name.replace("configuration_", "modeling_"))
-    return "Text" in kind.__name__ and path.exists() and '"mrope_section"' in path.read_text(encoding="utf-8")
+    path = Path(file).with_name(Path(file).name.replace("configuration_", "modeling_"))
+    return "Text" in name and path.exists() and '"mrope_section"' in path.read_text(encoding="utf-8")
 
 
 # ------------------------------------------------------------------------------------------------------ layers
