@@ -95,11 +95,11 @@ def transformers_recipe(model_type: str) -> Recipe:
     if "not_applicable" in rules:
         raise NotApplicable(rules["not_applicable"])
     config_class = CONFIG_MAPPING[model_type]
-    reasons: list[str] = []
+    default, reasons = rules.get("default", {}), []
     found = [kind for kind in classes(config_class) if rules.get("class") in (None, kind.__name__)]
     for kind, narrow in [*((kind, True) for kind in found[:4]), (found[0], False)]:
         try:
-            config = shrink(config_class(**rules.get("default", {})), rules.get("config", {}), narrow=narrow)
+            config = shrink(config_class(**default), default | rules.get("config", {}), narrow=narrow)
             return _recipe(kind, config, rules.get("inputs", {}))
         except NotApplicable as error:
             reasons.append(str(error))

@@ -68,7 +68,11 @@ class Maker:
         for name, parameter in inspect.signature(self.forward).parameters.items():
             required = parameter.default is parameter.empty and parameter.kind == parameter.POSITIONAL_OR_KEYWORD
             wanted = name in WANTED and self._applies(name)
-            if name == "self" or name in self.given.get("omit", ()) or not (required or wanted or name in self.given):
+            if (
+                name == "self"
+                or name in self.given.get("omit", ())
+                or not (required or wanted or isinstance(self.given.get(name), list))
+            ):
                 continue
             if isinstance(self.given.get(name), list):
                 found[name] = self._of_shape(name, self.given[name])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -42,18 +43,18 @@ class Recipe:
 
 def try_out(recipe: Recipe) -> None:
     """Runs forward, loss and backward on the CPU; without labels where they are not accepted."""
+    model = copy.deepcopy(recipe.model)  # which may keep states of this run
     try:
-        loss = loss_of(recipe.model(**recipe.inputs, **recipe.labels))
+        loss = loss_of(model(**recipe.inputs, **recipe.labels))
     except Exception:
         if not recipe.labels:
             raise
         recipe.labels = {}
-        loss = loss_of(recipe.model(**recipe.inputs))
+        loss = loss_of(model(**recipe.inputs))
     if not torch.isfinite(loss):
         raise ValueError(f"the loss on the CPU is {loss.item()}")
     if loss.requires_grad:
         loss.backward()
-        recipe.model.zero_grad()
 
 
 def scatter(model: torch.nn.Module, seed: int = SEED) -> None:

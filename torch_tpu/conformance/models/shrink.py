@@ -121,14 +121,16 @@ class _Shrinker:
     def config(self, default: Any, overrides: Mapping[str, Any]) -> Any:
         names = set(inspect.signature(type(default).__init__).parameters) | set(type(default).sub_configs)
         fields = {name: value for name, value in vars(default).items() if not _DERIVED.fullmatch(name)}
-        layers = _layer_choice(fields)
-        changed: dict[str, Any] = {}
+        layers = _layer_choice(fields, len(getattr(default, "out_indices", None) or ()))
+        changed: dict[str, Any] = _given(default, names)
         for name, value in fields.items():
             given = overrides.get(name)
             if hasattr(value, "to_dict"):
                 changed[name] = self.config(_native(value), given if isinstance(given, Mapping) else {})
             elif name in names and (new := self.value(name, value, layers)) != value:
                 changed[name] = new
+        if len(getattr(default, "out_indices", None) or ()) > 1:
+            changed |= _outputs(default, layers)
         if self.narrow:
             _reconcile(fields, changed)
             if "rope_parameters" in fields:
@@ -252,8 +254,8 @@ class _Layers:
         return sorted({max(i, -count) for i in moved})
 
 
-def _layer_choice(fields: Mapping[str, Any]) -> _Layers:
-    """Two layers, or as many as it takes to have each combination of the per-layer lists once."""
+def _layer_choice(fields: Mapping[str, Any], outputs: int) -> _Layers:
+    """Two layers, as many as there are outputs, or as many as it takes to have each combination of the per-layer lists once."""
     names = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "depth", "encoder_layers")
     counts = [name for name in names if isinstance(fields.get(name), int)]
     total = fields[counts[0]] if counts else 0
@@ -269,7 +271,7 @@ def _layer_choice(fields: Mapping[str, Any]) -> _Layers:
     for i in range(total):
         seen.setdefault(repr([value[i] for value in lists]), i)
     kept = sorted(seen.values())[:MAX_LAYERS]
-    kept += [i for i in range(total) if i not in kept][: max(0, 2 - len(kept))]
+    kept += [i for i in range(total) if i not in kept][: max(0, max(2, outputs) - len(kept))]
     return _Layers(total, tuple(sorted(kept)), frozenset(counts[:1]))
 
 
@@ -295,6 +297,24 @@ def _reconcile(fields: Mapping[str, Any], changed: dict[str, Any]) -> None:
     for count, top in (("num_experts", "num_experts_per_tok"), ("n_routed_experts", "num_experts_per_tok")):
         if isinstance(now(count), int) and isinstance(now(top), int) and now(top) > now(count) > 0:
             changed[top] = now(count)
+
+
+def _given(default: Any, names: set[str]) -> dict[str, Any]:
+    """What a configuration was made with that is not its class's default."""
+    plain = vars(type(default)())
+    return {
+        name: value
+        for name, value in vars(default).items()
+        if name in names and not _DERIVED.fullmatch(name) and not hasattr(value, "to_dict") and value != plain.get(name)
+    }
+
+
+def _outputs(default: Any, layers: _Layers) -> dict[str, Any]:
+    """The stages or layers whose outputs a backbone gives: the same stages, or as many of the last layers."""
+    if not layers.total:
+        return {"out_features": list(default.out_features)}
+    count = len(default.out_indices)
+    return {"out_indices": list(range(len(layers.kept) - count + 1, len(layers.kept) + 1))}
 
 
 def _map(value: Any, function: Callable[[Any], Any]) -> Any:
