@@ -11,8 +11,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from torch_tpu.conformance.models import report  # noqa: E402
-from torch_tpu.conformance.models.judge import ModelResult  # noqa: E402
+from torch_tpu.conformance.models import report
+from torch_tpu.conformance.models.judge import ModelResult
 
 
 def main() -> None:

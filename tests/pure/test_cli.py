@@ -23,6 +23,7 @@ SURFACE = {
         "--timeout",
         "--output",
         "--gaps",
+        "--write-gaps",
     },
     "conformance models": {
         "--names",

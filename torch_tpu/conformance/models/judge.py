@@ -288,6 +288,8 @@ def _error(actual: torch.Tensor, expected: torch.Tensor, floor: float) -> float:
 def _step_error(actual: Run, expected: Run, name: str, noise: float) -> float:
     """The error of the new weights, where the gradient is more than rounding: AdamW's first step is its sign."""
     gradient, value = expected.gradients[name], expected.parameters[name]
+    if not gradient.numel():
+        return 0.0
     clear = gradient.abs() > max(1e-2 * float(gradient.abs().max()), noise)
     if not clear.any():
         return 0.0
