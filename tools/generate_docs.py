@@ -1,4 +1,5 @@
-"""Writes the pages of docs/ that come from declarations in the code: settings.md, errors.md and ops.md.
+"""Writes the pages of docs/ that come from declarations in the code: settings.md, errors.md, ops.md, and
+models.md from stored results.
 
 Without arguments it writes them; with --check it fails if one is not up to date.
 """
@@ -78,6 +79,27 @@ def ops_page() -> str:
     return "\n".join(parts) + "\n"
 
 
+def models_page() -> str:
+    """What was found the last time that all models were run."""
+    from torch_tpu.conformance.models import report
+
+    return "\n".join(
+        [
+            "# Models\n",
+            "<!-- Written by tools/generate_docs.py from torch_tpu/conformance/results/models.json. -->\n",
+            "Tiny models of the architectures of Transformers and timm, built from their configuration classes without",
+            "weights, and two models with their real ones. Each runs on the device and on PyTorch's CPU with the same",
+            "weights and inputs: outputs, loss, every gradient, the weights after a step of AdamW, and the tokens that",
+            "`generate` gives. All must agree in float32 within the tolerances of `conformance/models/judge.py`, and no",
+            "operator may run on the CPU instead.\n",
+            "    torch-tpu conformance models --names llama,qwen* --modes strict,fused --html models.html",
+            "    torch-tpu conformance models --output results.jsonl      # all; continued if ended",
+            "    python tools/store_models.py results.jsonl && make docs   # keeps the results, and writes this page\n",
+            report.as_markdown(report.load()),
+        ]
+    )
+
+
 def _family(rule: Any) -> str:
     """The file that has a lowering."""
     from torch_tpu.eager.served import place
@@ -85,7 +107,12 @@ def _family(rule: Any) -> str:
     return Path(place(rule)[1].partition(":")[0]).stem
 
 
-PAGES: dict[str, Callable[[], str]] = {"settings.md": settings_page, "errors.md": errors_page, "ops.md": ops_page}
+PAGES: dict[str, Callable[[], str]] = {
+    "settings.md": settings_page,
+    "errors.md": errors_page,
+    "ops.md": ops_page,
+    "models.md": models_page,
+}
 
 
 def outdated() -> list[str]:

@@ -23,6 +23,18 @@ SURFACE = {
         "--timeout",
         "--output",
         "--gaps",
+        "--write-gaps",
+    },
+    "conformance models": {
+        "--names",
+        "--libraries",
+        "--modes",
+        "--device",
+        "--shard",
+        "--workers",
+        "--timeout",
+        "--output",
+        "--html",
     },
     "cache info": set(),
     "cache list": {"--limit"},
@@ -36,11 +48,11 @@ SURFACE = {
 def surface(command, prefix=""):
     found = {}
     for name, child in command.commands.items():
+        options = {option for parameter in child.params for option in parameter.opts if option.startswith("--")}
+        if options or not hasattr(child, "commands"):
+            found[prefix + name] = options - {"--help"}
         if hasattr(child, "commands"):
             found |= surface(child, f"{prefix}{name} ")
-        else:
-            options = {option for parameter in child.params for option in parameter.opts if option.startswith("--")}
-            found[prefix + name] = options - {"--help"}
     return found
 
 

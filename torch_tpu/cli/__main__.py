@@ -16,6 +16,8 @@ app = typer.Typer(
 )
 cache_app = typer.Typer(help="The compiled programs on disk.", no_args_is_help=True)
 app.add_typer(cache_app, name="cache")
+conformance_app = typer.Typer(help="Compares a device with the CPU.", invoke_without_command=True)
+app.add_typer(conformance_app, name="conformance")
 
 
 @app.command()
@@ -49,8 +51,9 @@ def ops(
     raise typer.Exit(ops.run(pattern, dtype))
 
 
-@app.command()
+@conformance_app.callback()
 def conformance(
+    context: typer.Context,
     ops: Annotated[str, typer.Option(help="Operators, separated by commas; patterns as in ls. Empty: all.")] = "",
     dtypes: Annotated[str, typer.Option(help="Dtypes, separated by commas.")] = "float32,bfloat16,int64,bool",
     phases: Annotated[str, typer.Option(help="forward, backward, inplace, out, errors, separated by commas.")] = "",
@@ -68,11 +71,33 @@ def conformance(
     ] = None,
 ) -> None:
     """Runs PyTorch's operator tests on a device; fails unless exactly the declared gaps fail."""
+    if context.invoked_subcommand is not None:
+        return
     from torch_tpu.cli import conformance
 
     raise typer.Exit(
         conformance.run(ops, dtypes, phases, device, limit, shard, workers, timeout, output, gaps, write_gaps)
     )
+
+
+@conformance_app.command("models")
+def conformance_models(
+    names: Annotated[str, typer.Option(help='Models, separated by commas; patterns such as "qwen*". Empty: all.')] = "",
+    libraries: Annotated[str, typer.Option(help="transformers, timm, weights.")] = "transformers,timm,weights",
+    modes: Annotated[str, typer.Option(help="strict, fused, compiled, separated by commas.")] = "strict",
+    device: Annotated[str, typer.Option(help="Any device of PyTorch that compares with its CPU.")] = "tpu",
+    shard: Annotated[str, typer.Option(help="I/N: every N-th model from the I-th, counted from 0.")] = "0/1",
+    workers: Annotated[int, typer.Option(help="Processes.")] = 1,
+    timeout: Annotated[float, typer.Option(help="Seconds a model may take before it counts as hanging.")] = 300.0,
+    output: Annotated[
+        Path | None, typer.Option(help="A file for results, one JSON line a model and mode; resumed if there.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Where a table of all results goes.")] = None,
+) -> None:
+    """Runs tiny models of every architecture on a device: training step and generation as on the CPU."""
+    from torch_tpu.cli import conformance
+
+    raise typer.Exit(conformance.run_models(names, libraries, modes, device, shard, workers, timeout, output, html))
 
 
 @cache_app.command("info")

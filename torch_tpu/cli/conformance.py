@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import torch_tpu
 
 console = Console(highlight=False)
+_COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
 
 
 def run(
@@ -47,8 +48,7 @@ def run(
     except (ValueError, ImportError) as error:
         console.print(str(error), markup=False)
         return 2
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
-    with Progress(*columns, console=console) as progress:
+    with Progress(*_COLUMNS, console=console) as progress:
         task = progress.add_task("conformance", total=len(cases))
         results = suite.run(plan, cases, lambda result: progress.update(task, advance=1, description=result.case.op))
     judgement = declared.judge(results, complete=limit == 0)
@@ -56,6 +56,45 @@ def run(
     if write_gaps is not None:
         write_gaps.write_text(report.as_toml(judgement.failed), encoding="utf-8")
     return 0 if judgement.holds else 1
+
+
+def run_models(
+    names: str,
+    libraries: str,
+    modes: str,
+    device: str,
+    shard: str,
+    workers: int,
+    timeout: float,
+    output: Path | None,
+    html: Path | None,
+) -> int:
+    """Runs the models; the exit status is 0 if all that run on the CPU pass."""
+    from torch_tpu.conformance.models import report, sweep
+    from torch_tpu.conformance.pool import parse_shard
+
+    try:
+        plan = sweep.ModelPlan(
+            device=device,
+            names=_words(names),
+            libraries=_words(libraries),
+            modes=_words(modes),
+            shard=parse_shard(shard),
+            workers=workers,
+            timeout=timeout,
+            output=output,
+        )
+        cases = sweep.cases(plan)
+    except (ValueError, ImportError) as error:
+        console.print(str(error), markup=False)
+        return 2
+    with Progress(*_COLUMNS, console=console) as progress:
+        task = progress.add_task("models", total=len(cases))
+        results = sweep.run(plan, cases, lambda result: progress.update(task, advance=1, description=result.case.name))
+    report.show(console, results)
+    if html is not None:
+        html.write_text(report.as_html(results), encoding="utf-8")
+    return 1 if any(result.fails for result in results) else 0
 
 
 def _words(text: str) -> tuple[str, ...]:
