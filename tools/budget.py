@@ -37,7 +37,7 @@ FOLDERS = {
     "torch_tpu/conformance": 1800,
     "torch_tpu/migrate": 800,
     "torch_tpu/demo": 500,
-    "torch_tpu/cli": 500,
+    "torch_tpu/cli": 600,
 }
 _SKIPPED = {".venv", "build", ".git"}
 

@@ -1,6 +1,6 @@
 """Keeps results of `torch-tpu conformance models --output FILE` with the code, where the documentation reads them.
 
-    python tools/store_models.py results.jsonl ...     # newer results of a model and mode replace older ones
+python tools/store_models.py results.jsonl ...     # newer results of a model and mode replace older ones
 """
 
 from __future__ import annotations
