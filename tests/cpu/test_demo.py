@@ -34,10 +34,12 @@ def test_equal_tokens_are_counted_up_to_the_first_difference():
 
 def test_training_compares_passes_over_the_same_batches():
     losses = [4.0, 3.0, 2.0, 1.0] + [3.0, 2.0, 1.0, 0.0]
-    training = finetune.Training(losses, [5.0] + [1.0] * 7)
+    seconds = {"strict": [5.0, 4.0, 1.0, 1.0], "fused": [9.0, 9.0, 0.5, 0.5], "compiled": [9.0, 9.0, 0.25, 0.25]}
+    training = finetune.Training(losses, seconds)
     assert (training.first, training.last) == (2.5, 1.5)
-    assert training.tokens_per_second == finetune.BATCH * finetune.LENGTH
-    assert finetune.NUM_STEPS % finetune.NUM_BATCHES == 0
+    assert training.tokens_per_second("strict") == finetune.BATCH * finetune.LENGTH
+    assert training.tokens_per_second("compiled") == 4 * finetune.BATCH * finetune.LENGTH
+    assert all(count % finetune.NUM_BATCHES == 0 for count in finetune.STEPS.values())
 
 
 @pytest.mark.slow

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from torch_tpu.demo.modes import Mode, running
+
 QUESTIONS = ("What is the capital of France?", "Explain in one sentence what a compiler does.")
 NUM_TOKENS = 32
 """At most so many tokens an answer."""
@@ -48,7 +50,7 @@ def make_streamer(tokenizer: Any, times: list[float], *, silent: bool) -> Any:
     return Timed(tokenizer, skip_prompt=True, skip_special_tokens=True)
 
 
-def answer(tokenizer: Any, model: Any, question: str, *, silent: bool = False) -> Answer:
+def answer(tokenizer: Any, model: Any, question: str, mode: Mode = "compiled", *, silent: bool = False) -> Answer:
     """One answer; printed word by word unless `silent`."""
     messages = [{"role": "user", "content": question}]
     inputs = tokenizer.apply_chat_template(
@@ -57,7 +59,9 @@ def answer(tokenizer: Any, model: Any, question: str, *, silent: bool = False) -
     times: list[float] = []
     streamer = make_streamer(tokenizer, times, silent=silent)
     start = time.perf_counter()
-    output = model.generate(**inputs, **STATIC, max_new_tokens=NUM_TOKENS, do_sample=False, streamer=streamer)
+    options = STATIC | {"max_new_tokens": NUM_TOKENS, "do_sample": False, "disable_compile": mode != "compiled"}
+    with running(mode):
+        output = model.generate(**inputs, **options, streamer=streamer)
     tokens = output[0, inputs["input_ids"].shape[1] :].tolist()
     seconds = time.perf_counter() - start
     gaps = [later - earlier for earlier, later in itertools.pairwise(times[1:])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,12 +10,16 @@ from typing import Any
 
 import torch
 
+from torch_tpu.demo.modes import Mode, maybe_compiled, running
+
 BATCH = 2
 LENGTH = 64
 """Tokens a row. Every batch has the same shape, so that all steps run the same programs."""
 NUM_BATCHES = 4
 """Different batches; training goes over them again and again."""
-NUM_STEPS = 16
+STEPS: dict[Mode, int] = {"strict": 4, "fused": 4, "compiled": 8}
+"""How many in each mode, one after the other: weights and the optimizer's state carry on."""
+NUM_STEPS = sum(STEPS.values())
 LEARNING_RATE = 5e-5
 
 
@@ -23,8 +28,8 @@ class Training:
     """What came of it."""
 
     losses: list[float]
-    seconds: list[float]
-    """Of each step; the first compiles."""
+    seconds: dict[Mode, list[float]]
+    """Of each step; the first two in each mode compile."""
 
     @property
     def first(self) -> float:
@@ -36,10 +41,9 @@ class Training:
         """Mean loss of the last pass over the batches."""
         return sum(self.losses[-NUM_BATCHES:]) / NUM_BATCHES
 
-    @property
-    def tokens_per_second(self) -> float:
-        """After the first step."""
-        return BATCH * LENGTH * (len(self.seconds) - 1) / sum(self.seconds[1:])
+    def tokens_per_second(self, mode: Mode) -> float:
+        """From the median time of a step, without those that compile."""
+        return BATCH * LENGTH / statistics.median(self.seconds[mode][2:])
 
 
 def batches(tokenizer: Any) -> torch.Tensor:
@@ -56,26 +60,29 @@ def batches(tokenizer: Any) -> torch.Tensor:
     return torch.tensor(ids[:needed]).view(NUM_BATCHES, BATCH, LENGTH)
 
 
-def train(tokenizer: Any, model: Any, progress: Callable[[int, float], None]) -> Training:
+def train(tokenizer: Any, model: Any, progress: Callable[[int, float, Mode], None]) -> Training:
     """Trains all weights.
 
     Args:
-        progress: told the step's number and its loss.
+        progress: told the step's number, its loss and the mode it ran in.
     """
     data = batches(tokenizer).to(model.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     losses: list[float] = []
-    seconds: list[float] = []
+    seconds: dict[Mode, list[float]] = {mode: [] for mode in STEPS}
     model.train()
-    for step in range(NUM_STEPS):
-        start = time.perf_counter()
-        batch = data[step % NUM_BATCHES]
-        loss = model(input_ids=batch, labels=batch).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-        seconds.append(time.perf_counter() - start)
-        progress(step, losses[-1])
+    for mode, count in STEPS.items():
+        loss_of = maybe_compiled(lambda batch: model(input_ids=batch, labels=batch).loss, mode)
+        update = maybe_compiled(optimizer.step, mode)
+        with running(mode):
+            for _ in range(count):
+                start = time.perf_counter()
+                loss = loss_of(data[len(losses) % NUM_BATCHES])
+                loss.backward()
+                update()
+                optimizer.zero_grad()
+                losses.append(loss.item())
+                seconds[mode].append(time.perf_counter() - start)
+                progress(len(losses), losses[-1], mode)
     model.eval()
     return Training(losses, seconds)

@@ -16,6 +16,7 @@ import torch_tpu
 from torch_tpu.demo import chat, finetune, model, report
 from torch_tpu.demo.chat import Answer
 from torch_tpu.demo.finetune import Training
+from torch_tpu.demo.modes import MODES, Mode
 from torch_tpu.demo.report import Row
 
 console = Console(highlight=False)
@@ -30,15 +31,19 @@ def run(report_path: Path) -> int:
     tokenizer, language_model = model.load("tpu")
     console.print(f"[dim]{model.NAME} loaded in {time.perf_counter() - start:.1f} s[/]")
     answers = [_ask(tokenizer, language_model, question) for question in chat.QUESTIONS]
-    equal = _compare(tokenizer, language_model, answers)
+    by_mode = _in_each_mode(tokenizer, language_model, answers[0])
+    equal = _compare(tokenizer, language_model, answers) and all(
+        answer.tokens == answers[0].tokens for answer in by_mode.values()
+    )
     training = _train(tokenizer, language_model)
     torch.tpu.synchronize()
     counts = torch_tpu.stats()
     learned = training.last < training.first
     sections = [
         ("What ran where", _where(counts)),
-        ("Speed", _speed(answers, training, time.perf_counter() - start)),
+        ("The three modes side by side", _modes(by_mode, training)),
         ("Checks", _checks(equal, learned, counts)),
+        ("Time", [("all", f"{time.perf_counter() - start:.0f} s")]),
     ]
     for heading, rows in sections:
         _show(heading, rows)
@@ -61,6 +66,17 @@ def _ask(tokenizer: Any, language_model: Any, question: str) -> Answer:
     return answer
 
 
+def _in_each_mode(tokenizer: Any, language_model: Any, first: Answer) -> dict[Mode, Answer]:
+    """The first question again, in every mode."""
+    console.print("\n[bold]The first question in every mode[/]")
+    found: dict[Mode, Answer] = {}
+    for mode in MODES:
+        found[mode] = chat.answer(tokenizer, language_model, first.question, mode, silent=True)
+        equal = chat.num_equal(found[mode].tokens, first.tokens)
+        console.print(f"{mode}: {equal} of {len(first.tokens)} tokens are equal")
+    return found
+
+
 def _compare(tokenizer: Any, language_model: Any, answers: list[Answer]) -> bool:
     """Whether the CPU gives the same tokens, one by one."""
     console.print("\n[bold]The same questions on the CPU device of PyTorch[/]")
@@ -79,10 +95,10 @@ def _train(tokenizer: Any, language_model: Any) -> Training:
     console.print("\n[bold]Fine-tuning with torch.optim.AdamW on the topics of pydoc[/]")
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task("the first step compiles", total=finetune.NUM_STEPS)
+        task = progress.add_task("the first steps compile", total=finetune.NUM_STEPS)
 
-        def advance(step: int, loss: float) -> None:
-            progress.update(task, advance=1, description=f"loss {loss:.3f}")
+        def advance(step: int, loss: float, mode: Mode) -> None:
+            progress.update(task, advance=1, description=f"{mode}: loss {loss:.3f}")
 
         training = finetune.train(tokenizer, language_model, advance)
     console.print(f"loss {training.first:.3f} in the first pass, {training.last:.3f} in the last\n")
@@ -109,13 +125,12 @@ def _copies(counts: Mapping[str, Any], name: str) -> str:
     return f"{counts[name]} ({counts[f'{name}_bytes'] / 2**20:.1f} MiB)"
 
 
-def _speed(answers: list[Answer], training: Training, seconds: float) -> list[Row]:
-    return [
-        ("answering, tokens per second", f"{max(answer.tokens_per_second for answer in answers):.1f}"),
-        ("training, tokens per second", f"{training.tokens_per_second:.1f}"),
-        ("first training step", f"{training.seconds[0]:.1f} s"),
-        ("all", f"{seconds:.0f} s"),
-    ]
+def _modes(answers: Mapping[Mode, Answer], training: Training) -> list[Row]:
+    rows = []
+    for mode in MODES:
+        rows.append((f"{mode}: answering, tokens per second", f"{answers[mode].tokens_per_second:.1f}"))
+        rows.append((f"{mode}: training, tokens per second", f"{training.tokens_per_second(mode):.0f}"))
+    return rows
 
 
 def _checks(equal: bool, learned: bool, counts: Mapping[str, Any]) -> list[Row]:
