@@ -171,6 +171,9 @@ def _out(info: Any, sample: Any, device: str, limits: dict[str, float]) -> None:
 
 def _errors(info: Any, sample: Any, device: str, limits: dict[str, float]) -> None:
     wrong = sample.sample_input
+    leaves = tree_flatten((wrong.input, wrong.args, wrong.kwargs))[0]
+    if "device" not in wrong.kwargs and not any(map(_is_tensor, leaves)):
+        raise _Skip  # it does not reach a device
     try:
         answer = info(wrong.input, *wrong.args, **wrong.kwargs)
         tree_map(lambda leaf: leaf.cpu() if _is_tensor(leaf) else leaf, answer)  # it may raise only here
