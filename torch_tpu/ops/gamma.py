@@ -53,19 +53,28 @@ def digamma(ctx: Context, x: Value) -> Value:
 def hurwitz_zeta(x: Value, q: Value) -> Value:
     """The sum over k >= 0 of (q + k)^-x, with PyTorch's values at poles and infinities.
 
-    The terms with a negative base, if any, are added in a loop.
+    For a negative q the terms up to the base 9 are added in a loop, since those on both sides of 0 may cancel: with
+    what each addition loses (Kahan, Comm. ACM 8 (1965)). What is left is small.
     """
     pole = hlo.less_equal(q, 0) & hlo.equal(q, hlo.floor(q))
+    end = hlo.select(hlo.less(q, 0), 9, hlo.full_like(q, -math.inf))
 
-    def step(base: Value, total: Value) -> list[Value]:
-        negative = hlo.less(base, 0)
-        total = total + hlo.select(negative, hlo.power(base, -x), 0)
-        return [hlo.select(negative, base + 1, base), total]
+    def step(base: Value, total: Value, lost: Value) -> list[Value]:
+        open_ = hlo.less(base, end)
+        term = hlo.power(base, -x) - lost
+        larger = total + term
+        missing = (larger - total) - term
+        return [
+            hlo.select(open_, base + 1, base),
+            hlo.select(open_, larger, total),
+            hlo.select(open_, missing, lost),
+        ]
 
-    def going(base: Value, total: Value) -> Value:
-        return hlo.reduce_or(hlo.less(base, 0), range(base.ndim))
+    def going(base: Value, total: Value, lost: Value) -> Value:
+        return hlo.reduce_or(hlo.less(base, end), range(base.ndim))
 
-    base, total = hlo.while_loop([hlo.select(pole, 1, q), hlo.zeros_like(q)], going, step)
+    zero = hlo.zeros_like(q)
+    base, total, _ = hlo.while_loop([hlo.select(pole, 9, q), zero, zero], going, step)
     result = hlo.select(pole, float("inf"), total + hlo.zeta(x, base))
     limit = hlo.select(hlo.less(q, 1), float("inf"), hlo.select(hlo.equal(q, 1), q, float("nan")))
     result = hlo.select(hlo.equal(x, float("inf")), limit, result)
