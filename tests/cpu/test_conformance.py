@@ -207,3 +207,26 @@ def test_todays_shard_holds():
     plan = suite.Plan(dtypes=("float32", "int64"), limit=2, shard=(shard, NUM_SHARDS))
     judgement = Gaps.load().judge(suite.run(plan, suite.cases(plan)), complete=False)
     assert not judgement.failed, "\n".join(f"{r.status} {r.case}: {r.reason}" for r in judgement.failed)
+
+
+@pytest.mark.parametrize("number", [1.0, 1.25])
+def test_the_cpu_in_float64_decides_where_it_rounds_between_the_steps(number):
+    """The CPU says 1.125 in bfloat16 and 1 in float64; a device that says 1 is right, one that says 1.25 is not."""
+    info = SimpleNamespace(op=None, name="add")
+
+    def call(place, wide):
+        value = 1.0 if wide else 1.125 if place == "cpu" else number
+        return torch.tensor([value], dtype=torch.float64 if wide else torch.bfloat16, device=place)
+
+    limits = {"rtol": 1.6e-2, "atol": 1e-5}
+    if number == 1:
+        runner._judge(info, call, runner._compare, "tpu", limits)
+    else:
+        with pytest.raises(AssertionError, match="not close"):
+            runner._judge(info, call, runner._compare, "tpu", limits)
+
+
+def test_a_wrong_call_without_tensors_is_left_out():
+    assert (
+        runner.run_case(catalog.by_name()["__rmod__"], Case("__rmod__", "float32", "errors"), "tpu").status == "skipped"
+    )

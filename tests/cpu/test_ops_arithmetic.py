@@ -89,3 +89,14 @@ def test_written():
 
 def test_in_place_refuses_to_lose_the_imaginary_part():
     check_error(lambda x: x.add_(1j), (3,), match="can't be cast")
+
+
+def test_quotients_are_rounded_once():
+    """XLA multiplies by the reciprocal of a divisor that it broadcasts: 41 / 41 would be 0.99999994."""
+    numbers = torch.arange(1.0, 200)
+    for divisor in (41, 41.0, torch.tensor(41.0), torch.tensor([[41.0], [47.0]])):
+        for x in (numbers, numbers.long(), numbers.bfloat16()):
+            on_device = divisor.to("tpu") if isinstance(divisor, torch.Tensor) else divisor
+            assert torch.equal((x.to("tpu") / on_device).cpu(), x / divisor)
+    for size in (41, 47, 55, 61):
+        assert torch.ones(3, size, device="tpu").mean(1).tolist() == [1, 1, 1]

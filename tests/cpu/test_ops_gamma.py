@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from op_checks import BF16, F32, F64, I64, check, check_in_place, check_out, inf, nan, random
 
 LINE = [-2.5, -1.5, -0.5, 0.1, 0.5, 1.0, 1.5, 2.0, 5.0, 30.0]
@@ -12,6 +13,9 @@ def test_lgamma():
     check("lgamma", [0.5, 3.0], dtypes=(BF16,))
     check("lgamma", [0.0, -1.0, inf, nan], grad=False)
     check("lgamma", [1, 5], dtypes=(I64,))
+    near_its_zeros = torch.tensor([1.0, 2.0, 1 + 2**-20, 2 - 2**-20, 0.999, 2.001])
+    expected = torch.lgamma(near_its_zeros.double()).float()
+    torch.testing.assert_close(torch.lgamma(near_its_zeros.to("tpu")).cpu(), expected, rtol=1e-6, atol=0)
 
 
 def test_digamma_and_polygamma():

@@ -7,16 +7,35 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import torch
 
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
-from torch_tpu.ops.approximation import polynomial
+from torch_tpu.ops.approximation import Array, Fit, polynomial
 from torch_tpu.ops.registry import RESULT, Context, lowering
+
+
+def _between_its_zeros(x: Array) -> Array:
+    """lgamma(x) / ((x - 1) (x - 2)), which is smooth; the values at 1 and 2 are DLMF 5.4.12 and 5.5.1."""
+    known = {1.0: np.euler_gamma, 2.0: 1 - np.euler_gamma}
+    return np.array([known.get(a) or math.lgamma(a) / ((a - 1) * (a - 2)) for a in x.tolist()])
+
+
+_BETWEEN_ZEROS = Fit(_between_its_zeros, 0.5, 8)
+
+
+def log_gamma(x: Value) -> Value:
+    """log |gamma(x)|. XLA's has no correct digit left near its zeros at 1 and 2; in float64 there are enough."""
+    if x.dtype is torch.float64:
+        return hlo.lgamma(x)
+    near = hlo.greater_equal(x, 0.5) & hlo.less_equal(x, 8)
+    inside = hlo.select(near, x, hlo.ones_like(x))
+    return hlo.select(near, (inside - 1) * (inside - 2) * _BETWEEN_ZEROS(inside), hlo.lgamma(x))
 
 
 @lowering("lgamma", promote=RESULT)
 def lgamma(ctx: Context, x: Value) -> Value:
-    return hlo.lgamma(x)
+    return log_gamma(x)
 
 
 def psi(x: Value) -> Value:
@@ -34,19 +53,28 @@ def digamma(ctx: Context, x: Value) -> Value:
 def hurwitz_zeta(x: Value, q: Value) -> Value:
     """The sum over k >= 0 of (q + k)^-x, with PyTorch's values at poles and infinities.
 
-    The terms with a negative base, if any, are added in a loop.
+    For a negative q the terms up to the base 9 are added in a loop, since those on both sides of 0 may cancel: with
+    what each addition loses (Kahan, Comm. ACM 8 (1965)). What is left is small.
     """
     pole = hlo.less_equal(q, 0) & hlo.equal(q, hlo.floor(q))
+    end = hlo.select(hlo.less(q, 0), 9, hlo.full_like(q, -math.inf))
 
-    def step(base: Value, total: Value) -> list[Value]:
-        negative = hlo.less(base, 0)
-        total = total + hlo.select(negative, hlo.power(base, -x), 0)
-        return [hlo.select(negative, base + 1, base), total]
+    def step(base: Value, total: Value, lost: Value) -> list[Value]:
+        open_ = hlo.less(base, end)
+        term = hlo.power(base, -x) - lost
+        larger = total + term
+        missing = (larger - total) - term
+        return [
+            hlo.select(open_, base + 1, base),
+            hlo.select(open_, larger, total),
+            hlo.select(open_, missing, lost),
+        ]
 
-    def going(base: Value, total: Value) -> Value:
-        return hlo.reduce_or(hlo.less(base, 0), range(base.ndim))
+    def going(base: Value, total: Value, lost: Value) -> Value:
+        return hlo.reduce_or(hlo.less(base, end), range(base.ndim))
 
-    base, total = hlo.while_loop([hlo.select(pole, 1, q), hlo.zeros_like(q)], going, step)
+    zero = hlo.zeros_like(q)
+    base, total, _ = hlo.while_loop([hlo.select(pole, 9, q), zero, zero], going, step)
     result = hlo.select(pole, float("inf"), total + hlo.zeta(x, base))
     limit = hlo.select(hlo.less(q, 1), float("inf"), hlo.select(hlo.equal(q, 1), q, float("nan")))
     result = hlo.select(hlo.equal(x, float("inf")), limit, result)
@@ -79,14 +107,15 @@ def polygamma(ctx: Context, n: int, x: Value) -> Value:
     if n == 1:
         return trigamma(x)
     order = hlo.full_like(x, n + 1)
-    return hlo.exponential(hlo.lgamma(order)) * hurwitz_zeta(order, x) * (1 if n % 2 else -1)
+    factorial = math.factorial(n) if n <= 170 else math.inf
+    return hurwitz_zeta(order, x) * (factorial if n % 2 else -factorial)
 
 
 @lowering("mvlgamma", promote=RESULT)
 def mvlgamma(ctx: Context, x: Value, p: int) -> Value:
     """log of the multivariate gamma function, DLMF 35.3.4."""
     offsets = hlo.broadcast_in_dim(hlo.iota((p,), 0, x.dtype) * 0.5, (p, *x.shape), [0])
-    terms = hlo.lgamma(hlo.broadcast_in_dim(x, (p, *x.shape), range(1, x.ndim + 1)) - offsets)
+    terms = log_gamma(hlo.broadcast_in_dim(x, (p, *x.shape), range(1, x.ndim + 1)) - offsets)
     return hlo.reduce_sum(terms, [0]) + p * (p - 1) / 4 * math.log(math.pi)
 
 

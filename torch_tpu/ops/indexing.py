@@ -1,7 +1,7 @@
 """Reading by index and by mask: index, gather, take, masked_fill, nonzero and their relatives.
 
 `advanced`, `wrap`, `prefix_sum` and `segment_of` also serve scatter.py, embedding.py and creation.py.
-Indices out of range never fail a program: reads are clamped and writes are dropped.
+Reads out of range are clamped and writes dropped; programs for the CPU refuse such indices before (bounds.py).
 """
 
 from __future__ import annotations
