@@ -18,6 +18,10 @@ namespace py = pybind11;
 enum class Kind : uint8_t { kUnknown, kProgram, kPython, kComposite };
 enum class ArgKind : uint8_t { kTensor, kTensorList, kScalar, kScalarList, kFloat, kFloatList, kGenerator, kOther };
 
+// What a call is of: an operator, or a graph of torch.compile. An inference graph ends a recording, since nothing is
+// known to follow; a forward one waits for its backward one and the optimizer, so that a step is one program.
+enum class Part : uint8_t { kOperator, kInference, kForward, kBackward };
+
 struct Arg {
   ArgKind kind;
   bool written = false, is_static = false, is_static_integral = false, is_data = false;
@@ -31,6 +35,7 @@ struct Op {
   std::optional<c10::OperatorHandle> handle;
   int64_t id;
   Kind kind = Kind::kUnknown;
+  Part part = Part::kOperator;
   bool writes = false, is_copy = false, reads_views = false;
   std::vector<Arg> args;
   py::object overload;  // torch._ops.OpOverload
@@ -103,7 +108,8 @@ struct Packed {
 py::object to_python(const c10::IValue& value);
 
 // Records a call that is to run together with others; returns what the call does.
-std::vector<c10::IValue> record(const std::shared_ptr<Entry>& entry, const Packed& packed, at::ArrayRef<c10::IValue> args);
+std::vector<c10::IValue> record(const std::shared_ptr<Entry>& entry, const Packed& packed, at::ArrayRef<c10::IValue> args,
+                                Part part);
 
 // The returns of an entry; `fill` gives the slot of a new tensor, or of a written argument, its value.
 template <typename Fill>

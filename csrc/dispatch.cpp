@@ -75,9 +75,9 @@ py::object run_program(Entry& entry, const Packed& packed) {
   return answer;
 }
 
-std::vector<c10::IValue> run_entry(const std::shared_ptr<Entry>& entry, const Packed& packed,
+std::vector<c10::IValue> run_entry(const Op& op, const std::shared_ptr<Entry>& entry, const Packed& packed,
                                    at::ArrayRef<c10::IValue> args) {
-  if (recording && !entry->recipe.is_none()) return record(entry, packed, args);
+  if (recording && !entry->recipe.is_none()) return record(entry, packed, args, op.part);
   auto answer = run_program(*entry, packed);
   TORCH_INTERNAL_ASSERT(PyList_Check(answer.ptr()));
   return results_of(*entry, packed, args, [&](Slot* slot, int64_t index, int64_t aval, size_t bytes) {
@@ -205,7 +205,7 @@ struct Kernel final : c10::OperatorKernel {
             torch::jit::drop(stack, count);
             push_result(*op, answer, stack);
           } else {
-            auto outputs = run_entry(entry, *packed, args);
+            auto outputs = run_entry(*op, entry, *packed, args);
             torch::jit::drop(stack, count);
             for (auto& output : outputs) torch::jit::push(stack, std::move(output));
           }
@@ -336,9 +336,11 @@ Result parse_result(const py::handle& item) {
 
 // ------------------------------------------------------------------------------------------------------ graphs
 
-int64_t define_graph(const std::vector<std::string>& kinds, const std::unordered_set<int64_t>& written) {
+int64_t define_graph(const std::vector<std::string>& kinds, const std::unordered_set<int64_t>& written,
+                     const std::string& part) {
   auto op = std::make_unique<Op>(std::nullopt, static_cast<int64_t>(ops.size() + graphs.size()));
   op->reads_views = true;
+  op->part = part == "forward" ? Part::kForward : part == "backward" ? Part::kBackward : Part::kInference;
   for (size_t i = 0; i < kinds.size(); ++i) {
     op->args.push_back({kinds[i] == "tensor"  ? ArgKind::kTensor
                         : kinds[i] == "float" ? ArgKind::kScalar
@@ -366,7 +368,6 @@ py::list call_graph(int64_t id, py::list args) {
   values.reserve(args.size());
   for (const auto& item : args) values.push_back(to_ivalue(item.ptr()));
   TORCH_CHECK(values.size() == op.args.size(), "this graph takes ", op.args.size(), " arguments, not ", values.size());
-  flush();
   Packed packed;
   for (int tries = 0;; ++tries) {
     packed.pack(op, values);
@@ -378,10 +379,7 @@ py::list call_graph(int64_t id, py::list args) {
       continue;
     }
     const auto entry = found->second;
-    auto answer = run_program(*entry, packed);
-    auto outputs = results_of(*entry, packed, values, [&](Slot* slot, int64_t index, int64_t aval, size_t bytes) {
-      set_slot(slot, PyList_GET_ITEM(answer.ptr(), index), aval, bytes);
-    });
+    auto outputs = run_entry(op, entry, packed, values);
     py::list results(outputs.size());
     for (size_t i = 0; i < outputs.size(); ++i)
       results[i] = py::reinterpret_steal<py::object>(
@@ -396,7 +394,8 @@ py::list call_graph(int64_t id, py::list args) {
 void bind_dispatch(py::module_& m) {
   m.def("register_kernels", &register_kernels, "Registers the boxed kernel for all of ATen but the named overloads.");
   m.def("define_graph", &define_graph,
-        "A graph of torch.compile as an operator: the kinds of its arguments (tensor, float, other) and which are written.");
+        "A graph of torch.compile as an operator: the kinds of its arguments (tensor, float, other), which are written, and "
+        "what the graph is: forward, backward or inference.");
   m.def("call_graph", &call_graph, "Runs a graph: its entry is found by its arguments, as an operator's.");
   m.def("install", [](py::bytes key, py::object program, bool callback, std::vector<int64_t> inputs, py::list returns,
                       py::list writes, py::object recipe) {

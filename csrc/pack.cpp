@@ -2,6 +2,7 @@
 // what may vary without another program becomes its operands.
 #include "call.h"
 
+#include <ATen/ops/_local_scalar_dense_native.h>
 #include <c10/core/DefaultDtype.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
@@ -83,7 +84,7 @@ int64_t Packed::tensor(const c10::IValue& value, bool is_written, bool is_static
     }
     put(int64_t(impl->is_wrapped_number() ? 'W' : 'C') | dtype << 8);
     if (!impl->is_wrapped_number() || !is_static) return operand(value);
-    const auto number = t.item();
+    const auto number = at::native::_local_scalar_dense_cpu(t);  // past any dispatch mode
     if (number.isComplex()) put(number.toComplexDouble().real()), put(number.toComplexDouble().imag());
     if (number.isFloatingPoint()) put(number.toDouble());
     if (number.isIntegral(true)) put(number.toLong());
@@ -218,7 +219,7 @@ py::object to_python(const c10::IValue& value) {
   if (value.isTensor()) {
     const auto& t = value.toTensor();
     if (t.defined() && t.device().is_cpu() && t.unsafeGetTensorImpl()->is_wrapped_number())
-      return torch::jit::toPyObject(c10::IValue(t.item()));
+      return torch::jit::toPyObject(c10::IValue(at::native::_local_scalar_dense_cpu(t)));
   }
   return torch::jit::toPyObject(value);
 }

@@ -5,6 +5,7 @@
 // before it, and identical layers of a model share one program.
 #include "call.h"
 
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include <condition_variable>
@@ -50,6 +51,7 @@ struct Recording {
   std::vector<Call> calls;
   std::vector<Source> sources;
   std::vector<std::unique_ptr<Pending>> results;
+  bool has_backward = false;  // of a compiled graph
 };
 
 // A fused program, and which results it computes and which arrays it reuses.
@@ -113,6 +115,7 @@ Recording take(size_t count) {
   move_front(current.results, batch.results, num_results);
   for (auto& source : batch.sources)
     if (source.kind == Source::kPending) --source.pending->reads;
+  if (current.calls.empty()) current.has_backward = false;
   return batch;
 }
 
@@ -289,8 +292,28 @@ void release(Recording& batch) {
   batch.sources.clear();
 }
 
+Arrays compute(const Recording& batch, const std::vector<int64_t>& outputs) {
+  const auto wiring = wire(batch);
+  try {
+    return run_together(batch, wiring, outputs);
+  } catch (py::error_already_set& error) {
+    if (!hook("can_run_alone")(error.value()).cast<bool>()) throw;
+    return run_alone(batch, wiring);
+  }
+}
+
+void fail(Recording& batch, const Arrays& arrays, const py::object& error) {
+  const auto failed = hook("failed_value")(error);
+  failed_type = Py_TYPE(failed.ptr());
+  deliver(batch, arrays, failed);
+  release(batch);
+}
+
 void run(size_t count) {
   if (count == 0) return;
+  // What runs was asked for under other dispatch modes than the one that is active now.
+  c10::impl::ExcludeDispatchKeyGuard no_modes(
+      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
   Running running;
   Recording batch = take(count);
   first_result += static_cast<int64_t>(batch.results.size());
@@ -300,20 +323,12 @@ void run(size_t count) {
     if (!batch.results[i]->holders.empty() || batch.results[i]->reads) outputs.push_back(static_cast<int64_t>(i));
   Arrays arrays(batch.results.size());
   try {
-    if (!outputs.empty()) {
-      const auto wiring = wire(batch);
-      try {
-        arrays = run_together(batch, wiring, outputs);
-      } catch (py::error_already_set& error) {
-        if (!hook("can_run_alone")(error.value()).cast<bool>()) throw;
-        arrays = run_alone(batch, wiring);
-      }
-    }
+    if (!outputs.empty()) arrays = compute(batch, outputs);
   } catch (py::error_already_set& error) {
-    const auto failed = hook("failed_value")(error.value());
-    failed_type = Py_TYPE(failed.ptr());
-    deliver(batch, arrays, failed);
-    release(batch);
+    fail(batch, arrays, error.value());
+    throw;
+  } catch (const std::exception& error) {
+    fail(batch, arrays, py::str(error.what()));
     throw;
   }
   deliver(batch, arrays, py::none());
@@ -381,8 +396,10 @@ void check(PyObject* value) {
 }
 
 std::vector<c10::IValue> record(const std::shared_ptr<Entry>& entry, const Packed& packed,
-                                at::ArrayRef<c10::IValue> args) {
+                                at::ArrayRef<c10::IValue> args, Part part) {
   wait_until_free();
+  // One forward and backward pass: with several, as in gradient accumulation, each runs by itself.
+  if (part == Part::kForward && current.has_backward) run(current.calls.size());
   if (current.calls.size() >= most) run(best_cut());
   Call call{entry, entry->inputs.size()};
   for (int64_t index : entry->inputs) current.sources.push_back(source_of(packed.operands[index]));
@@ -411,7 +428,8 @@ std::vector<c10::IValue> record(const std::shared_ptr<Entry>& entry, const Packe
     pending->aval = aval, pending->bytes = bytes;
     hold(slot, pending);
   });
-  if (held_bytes > most_bytes) run(current.calls.size());
+  current.has_backward |= part == Part::kBackward;
+  if (held_bytes > most_bytes || part == Part::kInference) run(current.calls.size());
   return outputs;
 }
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from torch_tpu import _plug
 from torch_tpu.eager import fallback
@@ -59,7 +59,7 @@ class Step:
             if self.served.where:
                 how += f" ({self.served.where})"
         lines = [f"{self.op}({self.inputs}) -> {self.outputs}", f"    {how}"]
-        if self.served.kind in ("decomposition", "composite") and self.lowerings:
+        if self.served.kind in ("decomposition", "composite", "compiled") and self.lowerings:
             lines.append(f"    lowered by: {', '.join(self.lowerings)}")
         return "\n".join(lines)
 
@@ -119,6 +119,30 @@ class _Recorder(TorchDispatchMode):
 
     def lowered(self, rule: Lowering) -> None:
         self._lowerings.append(rule.op)
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Compiled functions are seen as the graphs they run."""
+        return True
+
+    def graph_called(self, graph: Any, args: list[Any], call: Callable[[list[Any]], Any]) -> Any:
+        self._programs, self._lowerings = [], []
+        _plug.clear_table()
+        with _disable_current_modes():
+            result = call(args)
+        calls = [node for node in graph.module.graph.nodes if node.op == "call_function"]
+        self.steps.append(
+            Step(
+                graph.name,
+                ", ".join(map(describe, args)),
+                describe(result),
+                Served(graph.name, "compiled", f"{graph.kind} graph of {len(calls)} calls, one program", ""),
+                tuple(self._lowerings),
+                tuple(self._programs),
+                "",
+            )
+        )
+        return result
 
     def __torch_dispatch__(self, op: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from compile_checks import check, one_program, to_cpu
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+import torch_tpu
 from torch_tpu.stats import counters as the_counters
 
 
@@ -326,6 +328,35 @@ def test_options(x):
             torch.compile(lambda x: x * 3, backend="tpu", options=wrong)(device)
     with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="no mode 'fast'"):
         torch.compile(lambda x: x * 4, backend="tpu", mode="fast")(device)
+
+
+def test_explanations(x, counters):
+    compiled = torch.compile(lambda x: x.sin() @ x.t() + 1, backend="tpu", dynamic=True)
+    device = x.to("tpu")
+    compiled(device)
+    (step,) = torch_tpu.explain(compiled, device).steps
+    assert step.served.kind == "compiled" and len(step.programs) == 1
+    assert step.lowerings == ("aten::sin", "aten::mm", "aten::add.Tensor")
+    torch_tpu.reset_stats()
+    compiled(device[:3])
+    (made,) = torch_tpu.explain_recompiles()
+    assert made.kind == "graph" and "size" in str(made)
+
+
+def test_compiling_in_the_background(x, counters):
+    device = x.to("tpu")
+    made = []
+    options = {"async_compile": True, "debug_callback": made.append}
+    compiled = torch.compile(lambda x: (x.sin() @ x.t()).exp().sum(0), backend="tpu", options=options)
+    for _ in range(600):
+        torch.testing.assert_close(compiled(device).cpu(), (x.sin() @ x.t()).exp().sum(0))
+        if made:
+            break
+        time.sleep(0.05)
+    compiled(device)
+    counters.reset()
+    compiled(device)
+    assert counters.executions == 1 and not counters.fallbacks
 
 
 DEFAULT = """

@@ -8,23 +8,33 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import torch
 from torch import fx
 
-from torch_tpu import _plug, ops
+from torch_tpu import _plug, ops, recompiles
 from torch_tpu.compile import splitting
 from torch_tpu.compile.interpreter import CannotLower, Interpreter
 from torch_tpu.compile.options import CompiledProgram, Options
-from torch_tpu.eager import configure
+from torch_tpu.eager import configure, signature
 from torch_tpu.eager.call import Call, Codes
+from torch_tpu.eager.observe import observers
 from torch_tpu.eager.program import Program
 from torch_tpu.hlo import Value
 from torch_tpu.runtime import platform
 from torch_tpu.stats import counters
 
 _graphs: weakref.WeakValueDictionary[int, Graph] = weakref.WeakValueDictionary()
+_pool = ThreadPoolExecutor(2, thread_name_prefix="torch_tpu compile")
+_compiling: dict[bytes, Future[None]] = {}
+"""For graphs with `async_compile`, by the signature of the call."""
+
+
+class NotCompiledYet(Exception):
+    """A program is being compiled in the background."""
 
 
 class Graph:
@@ -51,7 +61,8 @@ class Graph:
             self._split(apart)
         else:
             inputs = module.graph.find_nodes(op="placeholder")
-            self.number = _plug.define_graph([_kind(node) for node in inputs], splitting.written_inputs(module))
+            kinds = [_kind(node) for node in inputs]
+            self.number = _plug.define_graph(kinds, splitting.written_inputs(module), kind)
             _graphs[self.number] = self
 
     def __call__(self, args: list[Any]) -> Any:
@@ -60,10 +71,14 @@ class Graph:
     def _call_program(self, args: list[Any]) -> Any:
         args += self.attributes
         try:
+            if observers:
+                return observers[-1].graph_called(self, args, partial(_plug.call_graph, self.number))
             return _plug.call_graph(self.number, args)
         except CannotLower as error:
             self._split({error.node})
             del args[len(args) - len(self.attributes) :]
+        except NotCompiledYet:
+            return self.module(*args)
         return self._run(args)
 
     def _split(self, apart: Collection[fx.Node]) -> None:
@@ -106,9 +121,14 @@ def miss_graph(
 
     Raises:
         CannotLower: a node is not in a program's power.
+        NotCompiledYet: the option `async_compile` is set, and the call's program is not ready.
     """
     graph = _graphs[number]
     assert key is not None, "the plug refuses a call that has no key"
+    if key in _compiling:
+        if not _compiling[key].done():
+            raise NotCompiledYet
+        _compiling.pop(key).result()  # raises what the compiler raised; the entry was there, and forgotten since
     call = Call(graph.name, args, codes, avals, wide=True)
     with call.function:
         run = Interpreter(call.trace)
@@ -117,9 +137,20 @@ def miss_graph(
         writes, written = call.written()
         outputs = results + written
         program, inputs = call.finish(outputs, call.donate(outputs, writes, written, donated))
-    program.compile("normal")
-    _plug.install(key, program.entry(), False, inputs, returns, writes, program)
-    _report(graph, program)
+
+    names = [node.name for node in graph.module.graph.find_nodes(op="placeholder")]
+    parts = signature.of_call(names, args, codes, avals, donated)
+
+    def install() -> None:
+        recompiles.record("graph", graph.name, parts, program=program.compile("normal").key)
+        _plug.install(key, program.entry(), False, inputs, returns, writes, program)
+        _report(graph, program)
+
+    if not graph.options.async_compile:
+        install()
+        return
+    _compiling[key] = _pool.submit(install)
+    raise NotCompiledYet
 
 
 def _describe(call: Call, args: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[Any], list[Value]]:

@@ -33,7 +33,7 @@ class Options:
     """The options, checked."""
 
     async_compile: bool = False
-    """Compile in the background: until a program is there, its graph's operators run one by one."""
+    """XLA compiles in the background: until a program is there, its graph's operators run one by one."""
     num_dynamic_buckets: int = 1
     """1 to 8: into how many sizes a bounded dimension is divided."""
     bucket_size: int = 128

@@ -112,7 +112,7 @@ def miss(
     try:
         program = _build(op, args, codes, avals, donated, key)
         if settings.eager_mode != "fused":
-            parts = signature.of_call(op, args, codes, avals, donated)
+            parts = signature.of_call([a.name for a in op._schema.arguments], args, codes, avals, donated)
             recompiles.record("operator", name, parts, program=program.executable.key)
         return AGAIN
     except views.OverlapError:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from torch_tpu.eager.program import Program
@@ -17,6 +18,9 @@ class Observer(Protocol):
 
     def lowered(self, rule: Lowering) -> None:
         """A lowering wrote its part of a program."""
+
+    def graph_called(self, graph: Any, args: list[Any], call: Callable[[list[Any]], Any]) -> Any:
+        """A compiled graph is called; does so by `call(args)` and returns what that returns."""
 
 
 observers: list[Observer] = []

@@ -29,6 +29,7 @@ KINDS: dict[str, str] = {
     "device": "a function of the device itself (csrc/device.cpp): memory, sizes and storages",
     "host": "answered in Python, because it needs a value or a size that depends on data",
     "fallback": "runs on the CPU, counted",
+    "compiled": "part of a graph that torch.compile made one program of",
 }
 """The ways to serve an operator."""
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from torch_tpu import settings
 from torch_tpu.eager.configure import PROGRAM_SETTINGS
@@ -15,13 +14,17 @@ from torch_tpu.tensor import views
 
 
 def of_call(
-    op: OpOverload, args: Sequence[Any], codes: Sequence[int | list[int]], avals: Sequence[int], donated: Sequence[int]
+    names: Sequence[str],
+    args: Sequence[Any],
+    codes: Sequence[int | list[int]],
+    avals: Sequence[int],
+    donated: Sequence[int],
 ) -> dict[str, object]:
-    """A call's parts and their values. The arguments are those of `dispatch.miss`."""
+    """A call's parts and their values: the arguments' names, and what `dispatch.miss` is called with."""
     parts: dict[str, object] = {}
     owners: dict[int, str] = {}
-    for argument, given, code in zip(op._schema.arguments, args, codes, strict=True):
-        name = f"argument {argument.name}"
+    for argument, given, code in zip(names, args, codes, strict=True):
+        name = f"argument {argument}"
         if isinstance(code, list):
             parts[f"{name}: length"] = len(code)
             for place, (item, one) in enumerate(zip(given, code, strict=True)):
