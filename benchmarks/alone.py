@@ -43,7 +43,8 @@ class Alone:
             options: XLA's, as `settings.xla_options` has them, separated by commas.
         """
         self.options = options
-        function = next(op for op in mlir.parse(text).body.operations if op.attributes["sym_name"].value == "main")
+        module = mlir.parse(text)
+        function = next(op for op in module.body.operations if op.attributes["sym_name"].value == "main")
         inputs, results = function.type.inputs, function.type.results
         self._tensors = [_example(kind, place) for place, kind in enumerate(inputs)]
         attributes = [dict(_items(each)) for each in function.attributes["arg_attrs"]] if inputs else []

@@ -2,7 +2,8 @@
 nn.TransformerEncoderLayer.
 
 Scores are float32 for bfloat16 and float16; the weights are then narrowed again for the product
-with the values, so that both dots run in the narrow type.
+with the values, so that both dots run in the narrow type. On the CPU they stay float32, as in PyTorch's
+composition, whose results are compared there.
 """
 
 from __future__ import annotations
@@ -70,8 +71,9 @@ class Scores:
 
     def product(self, weights: Value, x: Value, rows: int = 1) -> Value:
         """weights @ x, or weights.T @ x for rows=0 (dimension 2 - rows of the weights is summed)."""
-        narrow = hlo.convert(self.join(weights), x.dtype)
-        return contract(narrow, x, ([1 + rows], [1]), ([0], [0]), platform=self.platform)
+        dtype = weights.dtype if self.platform == "cpu" else x.dtype
+        weights, x = hlo.convert(self.join(weights), dtype), hlo.convert(x, dtype)
+        return contract(weights, x, ([1 + rows], [1]), ([0], [0]), platform=self.platform)
 
 
 def _dropped(ctx: Context, dropout: float, shape: Sequence[int], state: Value | None = None) -> tuple[Value, Value]:
