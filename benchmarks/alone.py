@@ -47,7 +47,7 @@ class Alone:
         function = next(op for op in module.body.operations if op.attributes["sym_name"].value == "main")
         inputs, results = function.type.inputs, function.type.results
         self._tensors = [_example(kind, place) for place, kind in enumerate(inputs)]
-        attributes = function.attributes["arg_attrs"] if "arg_attrs" in function.attributes else []
+        attributes = function.attributes["arg_attrs"] if "arg_attrs" in function.attributes else []  # noqa: SIM401
         donated = [place for place, each in enumerate(attributes) if "tf.aliasing_output" in dict(_items(each))]
         self._client = platform.client()
         with settings.override(xla_options=tuple(filter(None, options.split(","))), cache=False):
