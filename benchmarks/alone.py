@@ -43,11 +43,12 @@ class Alone:
             options: XLA's, as `settings.xla_options` has them, separated by commas.
         """
         self.options = options
-        function = next(op for op in mlir.parse(text).body.operations if op.attributes["sym_name"].value == "main")
+        module = mlir.parse(text)
+        function = next(op for op in module.body.operations if op.attributes["sym_name"].value == "main")
         inputs, results = function.type.inputs, function.type.results
         self._tensors = [_example(kind, place) for place, kind in enumerate(inputs)]
-        attributes = [dict(_items(each)) for each in function.attributes["arg_attrs"]] if inputs else []
-        donated = [place for place, each in enumerate(attributes) if "tf.aliasing_output" in each]
+        attributes = function.attributes["arg_attrs"] if "arg_attrs" in function.attributes else []  # noqa: SIM401
+        donated = [place for place, each in enumerate(attributes) if "tf.aliasing_output" in dict(_items(each))]
         self._client = platform.client()
         with settings.override(xla_options=tuple(filter(None, options.split(","))), cache=False):
             self._program, self.compile_s = measuring.timed(

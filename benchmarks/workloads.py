@@ -81,7 +81,7 @@ def _training(subject: Torch, loss: Callable[[], Any], optimizer: Any) -> Worklo
         result = whole()
         subject.end_of_step()
         subject.wait()
-        return result
+        return result.detach()
 
     return Workload(run, "ms a step")
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
+import pytest
 import torch
 import torch.nn.functional as F
 from op_checks import BF16, F32, F64, check, check_error, mask, random, transposed, values
+from torch._subclasses import FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 attend = F.scaled_dot_product_attention
 SHAPE = (2, 2, 5, 4)
@@ -33,6 +39,33 @@ def test_grouped_heads_and_layouts():
     check(lambda q, k, v: attend(q.transpose(1, 2), k, v), (2, 5, 2, 4), SHAPE, SHAPE)
     check(attend, transposed(*SHAPE), SHAPE, SHAPE)
     check(attend, (1, 2, 0, 4), (1, 2, 3, 4), (1, 2, 3, 4))
+
+
+@pytest.mark.parametrize("mode", ["plain", "traced"])
+def test_attention_is_one_program(mode, counters):
+    q, k = torch.ones(2, 4, 6, 8, device="tpu"), torch.ones(2, 2, 6, 8, device="tpu")
+    calls = []
+
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            calls.append(function)
+            return function(*args, **(kwargs or {}))
+
+    with nullcontext() if mode == "plain" else FakeTensorMode(allow_non_fake_inputs=True), Seen():
+        attend(q, k, k, is_causal=True, enable_gqa=True)
+        with sdpa_kernel(SDPBackend.MATH):
+            attend(q, k, k, is_causal=True, enable_gqa=True)
+    fused = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default
+    assert calls.count(fused) == 1 and torch.ops.aten._safe_softmax.default in calls
+    counters.reset()
+    attend(q, k, k, is_causal=True, enable_gqa=True)
+    if mode == "plain":
+        assert counters.executions == 1
+
+
+def test_what_one_program_cannot_take_is_composed():
+    check(lambda q, k, v: attend(q, k, v), (2, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4))
+    check(lambda q, k, v: attend(q, k, v), (2, 4, 3, 4), (2, 1, 3, 4), (2, 1, 3, 4))
 
 
 def test_dropout_keeps_the_mean():

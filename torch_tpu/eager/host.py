@@ -87,26 +87,6 @@ def record_stream(tensor: torch.Tensor, stream: Any) -> None:
     """PJRT keeps a buffer until the programs that read it are done."""
 
 
-@operator("_fused_sdp_choice")
-def fused_sdp_choice(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> int:
-    """One program for the whole attention where its lowering takes the call, else PyTorch's own composition."""
-    backends = torch.nn.attention.SDPBackend
-    plain = all(t.dim() == 4 and t.is_floating_point() and t.dtype is query.dtype for t in (query, key, value))
-    if plain and 0 not in query.shape + key.shape + value.shape and torch._C._get_overrideable_sdp_enabled():
-        return int(backends.OVERRIDEABLE.value)
-    return int(backends.MATH.value)
-
-
 # ------------------------------------------------------------------------------------------- data-dependent sizes
 
 

@@ -2,11 +2,13 @@
 nn.TransformerEncoderLayer.
 
 Scores are float32 for bfloat16 and float16; the weights are then narrowed again for the product
-with the values, so that both dots run in the narrow type.
+with the values, so that both dots run in the narrow type. On the CPU they stay float32, as in PyTorch's
+composition, whose results are compared there.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -19,10 +21,11 @@ from torch_tpu.ops.registry import Context, lowering
 
 
 class Scores:
-    """Queries and keys [..., heads, length, size] as one batch dimension, and their masked scores.
+    """Queries and keys [..., heads, length, size], and their masked scores.
 
     Fewer key heads than query heads are shared by consecutive query heads (grouped queries): those
-    are put behind one another along the queries, so that keys and values are not repeated.
+    are put behind one another along the queries, so that keys and values are not repeated. Keys and
+    values keep their shape: XLA would write a decoder's cache twice, once for each shape it is seen in.
     """
 
     def __init__(
@@ -34,16 +37,12 @@ class Scores:
         scale: float | None,
         platform: str,
     ):
-        self.outer = query.shape[:-2]
+        self.outer, self.batch = query.shape[:-2], key.shape[:-2]
         self.query_length, self.key_length = query.shape[-2], key.shape[-2]
         self.scale = query.shape[-1] ** -0.5 if scale is None and query.shape[-1] else 1.0 if scale is None else scale
         self.platform = platform
-        self.batch = 1
-        for size in key.shape[:-2]:
-            self.batch *= size
-        self.query, self.key = self.join(query), self.join(key)
-        self.scores = self.split(contract(self.query, self.key, ([2], [2]), ([0], [0]), platform=platform))
-        self.scores = self.scores * self.scale
+        self.query, self.key = self.join(query), key
+        self.scores = self.split(self.dot(self.query, key, 1, 1)) * self.scale
         self.is_causal = is_causal
         if bias is not None:
             self._add(bias)
@@ -58,20 +57,24 @@ class Scores:
             self.scores = self.scores + hlo.convert(bias, self.scores.dtype)
 
     def join(self, x: Value) -> Value:
-        """[..., heads, length, size] -> [batch, length, size]."""
-        count = 1
-        for size in x.shape[:-1]:
-            count *= size
-        return hlo.reshape(x, (self.batch, count // self.batch if self.batch else x.shape[-2], x.shape[-1]))
+        """[..., heads, length, size] -> [..., key heads, rows, size], where rows are queries of all heads of a group."""
+        count, rows = math.prod(self.batch), x.shape[-2]
+        return hlo.reshape(x, (*self.batch, math.prod(x.shape[:-1]) // count if count else rows, x.shape[-1]))
+
+    def dot(self, x: Value, y: Value, x_dim: int, y_dim: int) -> Value:
+        """The product of two joined values, summed over row (0) or column (1) of each."""
+        lead = tuple(range(len(self.batch)))
+        dims = [len(lead) + x_dim], [len(lead) + y_dim]
+        return contract(x, y, dims, (lead, lead), platform=self.platform)
 
     def split(self, x: Value) -> Value:
         """The inverse for what has queries as rows."""
         return hlo.reshape(x, (*self.outer, self.query_length, x.shape[-1]))
 
     def product(self, weights: Value, x: Value, rows: int = 1) -> Value:
-        """weights @ x, or weights.T @ x for rows=0 (dimension 2 - rows of the weights is summed)."""
-        narrow = hlo.convert(self.join(weights), x.dtype)
-        return contract(narrow, x, ([1 + rows], [1]), ([0], [0]), platform=self.platform)
+        """weights @ x, or weights.T @ x for rows=0 (the weights' rows are summed)."""
+        dtype = weights.dtype if self.platform == "cpu" else x.dtype
+        return self.dot(hlo.convert(self.join(weights), dtype), hlo.convert(x, dtype), rows, 0)
 
 
 def _dropped(ctx: Context, dropout: float, shape: Sequence[int], state: Value | None = None) -> tuple[Value, Value]:
@@ -110,7 +113,7 @@ def attend(
     if dropout > 0:
         factors, state = _dropped(ctx, dropout, weights.shape)
         weights = weights * hlo.convert(factors, weights.dtype)
-    out = hlo.convert(made.split(made.product(weights, made.join(value))), query.dtype)
+    out = hlo.convert(made.split(made.product(weights, value)), query.dtype)
     return out, hlo.squeeze(top + hlo.log(total), [last]), state
 
 
@@ -139,8 +142,8 @@ def attend_backward(
     log_total = hlo.expand_dims(hlo.convert(logsumexp, kind), [-1])
     log_total = hlo.select(hlo.equal(log_total, float("-inf")), 0, log_total)
     weights = hlo.exponential(made.scores - log_total)
-    values, grads = made.join(value), made.join(hlo.convert(grad, value.dtype))
-    inner = made.split(contract(grads, values, ([2], [2]), ([0], [0]), platform=ctx.platform))
+    grads = made.join(hlo.convert(grad, value.dtype))
+    inner = made.split(made.dot(grads, value, 1, 1))
     dropped = weights
     if dropout > 0 and state is not None:
         factors = hlo.convert(_dropped(ctx, dropout, weights.shape, state)[0], kind)
@@ -323,7 +326,7 @@ def multi_head(
     heads = [_heads(part, num_heads) for part in parts]
     made = Scores(heads[0], heads[1], None, False, None, ctx.platform)
     weights = masked_softmax_of(made.scores, mask, 3, mask_type)
-    mixed = hlo.convert(made.split(made.product(weights, made.join(heads[2]))), query.dtype)
+    mixed = hlo.convert(made.split(made.product(weights, heads[2])), query.dtype)
     merged = hlo.reshape(hlo.transpose(mixed, (0, 2, 1, 3)), query.shape)
     return _project(merged, *projection, ctx.platform), weights
 

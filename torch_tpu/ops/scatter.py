@@ -222,6 +222,12 @@ def index_add(ctx: Context, x: Value, dim: int, positions: Value, source: Value,
 @lowering("index_copy")
 def index_copy(ctx: Context, x: Value, dim: int, positions: Value, source: Value) -> Value:
     target, positions, source = rows_of(x, positions, source)
+    if positions.numel == 1 and target.numel:
+        # One block, as in the cache of a decoder: XLA writes it where it is, and makes a loop of a scatter.
+        place = hlo.reshape(hlo.convert(positions, position_dtype(target.shape[dim])), ())
+        zero = hlo.scalar(0, place.dtype)
+        starts = [place if axis == dim % target.ndim else zero for axis in range(target.ndim)]
+        return hlo.reshape(hlo.dynamic_update_slice(target, source, starts), x.shape)
     return hlo.reshape(scatter_rows(target, dim, positions, source, replace), x.shape)
 
 
