@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torch_tpu import _plug, ops, recompiles
+from torch_tpu import _plug, ops, recompiles, settings
 from torch_tpu.compile import splitting
 from torch_tpu.compile.interpreter import CannotLower, Interpreter
 from torch_tpu.compile.options import CompiledProgram, Options
@@ -140,6 +140,10 @@ def miss_graph(
 
     names = [node.name for node in graph.module.graph.find_nodes(op="placeholder")]
     parts = signature.of_call(names, args, codes, avals, donated)
+
+    if settings.eager_mode == "fused":  # recorded, and compiled together with what follows
+        _plug.install(key, None, False, inputs, returns, writes, program)
+        return
 
     def install() -> None:
         recompiles.record("graph", graph.name, parts, program=program.compile("normal").key)
