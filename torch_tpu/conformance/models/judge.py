@@ -20,7 +20,7 @@ MODES = ("strict", "fused", "compiled")
 NUM_TOKENS = 3
 RATE = 1e-3
 
-TIGHT = {"output": 1e-4, "loss": 1e-5, "gradient": 1e-3, "step": 1e-4}
+TIGHT = {"output": 1e-5, "loss": 1e-5, "gradient": 1e-4, "step": 1e-5}
 """The largest error, relative to the largest value of the tensor."""
 MEAN_SQUARE = 0.10
 SMALL_SQUARE = 0.05
