@@ -168,6 +168,7 @@ def measure(recipe: Recipe, device: str, mode: str, *, generate: bool) -> Run:
     inputs, labels = _to(recipe.inputs, device), _to(recipe.labels, device)
     with _mode(mode, device):
         if mode == "compiled" and device != "cpu":
+            torch._dynamo.reset()  # models share code of Transformers, and what is kept for each piece of code is limited
             model.forward = torch.compile(model.forward, backend="tpu")
         torch.manual_seed(SEED)
         tokens = _generate(model, inputs) if generate else None
