@@ -172,8 +172,7 @@ def grouped_products_are_traced_in_more_dtypes() -> None:
 
     To be removed when `torch._meta_registrations._meta_grouped_mm_common` takes what PyTorch's CPU takes.
     """
-    from torch import _meta_registrations as module
-
+    module: Any = torch._meta_registrations
     original = module._meta_grouped_mm_common
 
     def common(
