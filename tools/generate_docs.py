@@ -91,7 +91,7 @@ def models_page() -> str:
             "weights, and two models with their real ones. Each runs on the device and on PyTorch's CPU with the same",
             "weights and inputs: outputs, loss, every gradient, the weights after a step of AdamW, and the tokens that",
             "`generate` gives. All must agree in float32 within the tolerances of `conformance/models/judge.py`, and no",
-            "operator may run on the CPU instead.\n",
+            "operator may run on the CPU instead. An architecture that is in no list here has not been run yet.\n",
             "    torch-tpu conformance models --names llama,qwen* --modes strict,fused --html models.html",
             "    torch-tpu conformance models --output results.jsonl      # all; continued if ended",
             "    python tools/store_models.py results.jsonl && make docs   # keeps the results, and writes this page\n",

@@ -390,3 +390,20 @@ def test_several_signatures_of_one_graph(counters):
     for view in (x, x[:2], x[:, :2], x.t()):
         torch.testing.assert_close(compiled(view).cpu(), view.cpu() * 2)
     assert the_counters is counters and not counters.fallbacks
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_grouped_products_compile_in_the_dtypes_that_the_cpu_takes(dtype):
+    left, right = torch.randn(12, 16, dtype=dtype), torch.randn(3, 16, 24, dtype=dtype)
+    ends = torch.tensor([4, 6, 12], dtype=torch.int32)
+    left_tpu, right_tpu = (x.detach().to("tpu").requires_grad_() for x in (left, right))
+    left.requires_grad_(), right.requires_grad_()
+    expected = torch._grouped_mm(left, right, offs=ends)
+    actual = torch.compile(lambda x, y, o: torch._grouped_mm(x, y, offs=o), backend="tpu", fullgraph=True)(
+        left_tpu, right_tpu, ends.to("tpu")
+    )
+    expected.float().square().sum().backward()
+    actual.float().square().sum().backward()
+    torch.testing.assert_close(actual.cpu(), expected)
+    torch.testing.assert_close(left_tpu.grad.cpu(), left.grad)
+    torch.testing.assert_close(right_tpu.grad.cpu(), right.grad)

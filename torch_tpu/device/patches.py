@@ -167,6 +167,29 @@ def associative_scan_takes_the_device() -> None:
     _add_device_to_constants(scan.associative_scan, ("cuda", "xpu"))
 
 
+def grouped_products_are_traced_in_more_dtypes() -> None:
+    """The meta kernel of `_grouped_mm`, by which graphs know its result, takes bfloat16 only; devices take more.
+
+    To be removed when `torch._meta_registrations._meta_grouped_mm_common` takes what PyTorch's CPU takes.
+    """
+    module: Any = torch._meta_registrations
+    original = module._meta_grouped_mm_common
+
+    def common(
+        mat_a: torch.Tensor, mat_b: torch.Tensor, scale_a: Any, scale_b: Any, offs: Any = None, **others: Any
+    ) -> torch.Tensor:
+        if scale_a is not None or mat_a.dtype != mat_b.dtype or mat_a.dtype not in (torch.float32, torch.float16):
+            return original(mat_a, mat_b, scale_a, scale_b, offs, **others)
+        dims = (mat_a.dim(), mat_b.dim())
+        torch._check(set(dims) <= {2, 3}, lambda: f"_grouped_mm takes matrices or batches of them, not {dims}")
+        fits = dims == (2, 2) or mat_a.size(-1) == mat_b.size(-2)
+        torch._check(fits, lambda: f"_grouped_mm: {list(mat_a.shape)} and {list(mat_b.shape)} do not fit")
+        torch._check((offs is None) == (dims == (3, 3)), lambda: "_grouped_mm takes offsets unless both are batches")
+        return module._create_grouped_mm_output_tensor(mat_a, mat_b, offs, others.get("out_dtype"))
+
+    module._meta_grouped_mm_common = common
+
+
 def compiled_optimizers_keep_their_state_on_the_device() -> None:
     """Dynamo makes new optimizers `capturable` where their parameters are on CUDA or XPU devices.
 

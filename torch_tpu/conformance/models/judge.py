@@ -20,7 +20,7 @@ MODES = ("strict", "fused", "compiled")
 NUM_TOKENS = 3
 RATE = 1e-3
 
-TIGHT = {"output": 1e-4, "loss": 1e-5, "gradient": 1e-3, "step": 1e-4}
+TIGHT = {"output": 1e-5, "loss": 1e-5, "gradient": 1e-4, "step": 1e-5}
 """The largest error, relative to the largest value of the tensor."""
 MEAN_SQUARE = 0.10
 SMALL_SQUARE = 0.05
@@ -168,6 +168,7 @@ def measure(recipe: Recipe, device: str, mode: str, *, generate: bool) -> Run:
     inputs, labels = _to(recipe.inputs, device), _to(recipe.labels, device)
     with _mode(mode, device):
         if mode == "compiled" and device != "cpu":
+            torch._dynamo.reset()  # models share code of Transformers, and what is kept for each piece of code is limited
             model.forward = torch.compile(model.forward, backend="tpu")
         torch.manual_seed(SEED)
         tokens = _generate(model, inputs) if generate else None
@@ -241,7 +242,8 @@ def compare(actual: Run, expected: Run) -> dict[str, float]:
     _same_shapes(actual, expected)
     if expected.random:  # and its notes say so
         return {}
-    errors = {"loss": _error(actual.loss, expected.loss, floor=1e-3)}
+    size = float(expected.outputs[expected.primary].abs().nan_to_num(posinf=0.0).max())
+    errors = {"loss": _error(actual.loss, expected.loss, floor=min(1.0, size))}  # a sum of both signs may cancel
     for name, value in expected.outputs.items():
         if value.is_floating_point():
             errors["output"] = _worst(errors, "output", _error(actual.outputs[name], value, floor=1e-4), name)

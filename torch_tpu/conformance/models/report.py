@@ -77,6 +77,7 @@ def as_markdown(results: Sequence[ModelResult]) -> str:
     lines += ["", "## What fails", "", *(failing or ["Nothing."])]
     absent = {result.case.name: result.reason for result in results if result.status == "n/a"}
     lines += ["", "## What the CPU does not run here", ""]
+    lines += ["As it is built here: most of it needs a rule, or a row in `exceptions.toml`; some needs a package.", ""]
     return "\n".join([*lines, *(f"- `{name}`: {_cell(reason)}" for name, reason in sorted(absent.items()))]) + "\n"
 
 
