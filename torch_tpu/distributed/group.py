@@ -307,9 +307,7 @@ class TpuProcessGroup(ProcessGroup):
             return
         specs = [arrays.spec(arrays.plain(tensor)) for tensor in results]
         given: list[tuple[Any, Spec]] = [arrays.read(arrays.plain(tensor)) for tensor in operands]
-        program = self._programs.get(kind, [spec for _, spec in given], specs, detail)
-        returned = program.run([array for array, _ in given], None)
-        for tensor, array in zip(to, returned):
+        for tensor, array in zip(to, self._programs.run(kind, given, specs, detail)):
             arrays.write(arrays.plain(tensor), array)
 
     def _reduce(self, tensor: torch.Tensor, op: Any, to: Tensors) -> None:

@@ -2,11 +2,16 @@
 
 A program takes one array, or one for each member of the group which it concatenates, and returns one or one for each
 member in the same way. What only moves, moves as unsigned integers of the same width, so that it arrives bit for bit.
+
+Every member must start the programs that it shares with another in the same order, and XLA's CPU client keeps that
+order only among those that one thread starts, while autograd starts some in its own. So each also takes the last result
+of the one before it and returns the next.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
@@ -18,6 +23,7 @@ from torch_tpu import hlo
 from torch_tpu.eager.program import Program
 from torch_tpu.hlo import Value
 from torch_tpu.ops.registry import Spec
+from torch_tpu.runtime import platform
 
 Kind = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "scatter"]
 Reduction = Literal["sum", "avg", "product", "min", "max", "band", "bor", "bxor"]
@@ -37,6 +43,11 @@ _BITWISE: dict[str, Callable[[Value, Value], Value]] = {
 }
 _ON_BOOL = {"sum": "max", "bor": "max", "max": "max", "product": "min", "band": "min", "min": "min"}
 """Reductions of bool as those of 0 and 1."""
+_LINK = Spec((1024,), torch.float32)
+"""What links a program to the next. XLA's CPU client runs a program of under 1000 additions in the thread that starts
+it, which would then wait for the other processes."""
+_last: dict[tuple[int, ...], Any] = {}
+_lock = threading.Lock()
 
 
 @dataclass
@@ -49,6 +60,22 @@ class Programs:
 
     processes: tuple[int, ...]
     _made: dict[Any, Program] = field(default_factory=dict)
+
+    def run(
+        self, kind: Kind, operands: Sequence[tuple[Any, Spec]], results: Sequence[Spec], detail: str | int = ""
+    ) -> list[Any]:
+        """Starts a collective with its operands' arrays and returns the results', which may not be there yet.
+
+        Raises:
+            TypeError: the reduction is not defined for the dtype.
+        """
+        program = self.get(kind, [spec for _, spec in operands], results, detail)
+        with _lock:
+            before = _last.get(self.processes)
+            if before is None:
+                before = platform.client().put(torch.zeros(_LINK.shape, dtype=_LINK.dtype))
+            *returned, _last[self.processes] = program.run([*(array for array, _ in operands), before], None)
+        return returned
 
     def get(self, kind: Kind, operands: Sequence[Spec], results: Sequence[Spec], detail: str | int = "") -> Program:
         """The program of a collective, written and compiled at the first call.
@@ -68,6 +95,7 @@ class Programs:
                 values = [function.argument(*spec) for spec in operands]
                 answer = _KINDS[kind](_join(values), len(self.processes), detail)
                 returned = _split(answer, results)
+                returned.append(hlo.add(function.argument(*_LINK), 1))
             program = self._made[key] = Program(kind, function, returned, processes=self.processes)
         return program
 
