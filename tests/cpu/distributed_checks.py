@@ -5,6 +5,7 @@ Every function `check_*` runs on both ranks, in order; the names of those that f
 
 import json
 import sys
+import threading
 import traceback
 import warnings
 
@@ -219,6 +220,35 @@ def check_host(rank):
     dist.all_gather_object(objects, {"rank": rank})
     assert objects == [{"rank": 0}, {"rank": 1}]
     dist.barrier()
+
+
+def check_gloo_takes_device_tensors(rank):
+    group = dist.new_group([0, 1], backend="gloo")
+    t = torch.full((2, 3), rank + 1.0, device="tpu")
+    dist.all_reduce(t[0], group=group)
+    same(t, torch.tensor([[3.0] * 3, [rank + 1.0] * 3]))
+    outs = [torch.empty(2, 3, device="tpu") for _ in range(2)]
+    dist.all_gather(outs, t, group=group)
+    same(outs[1 - rank], torch.tensor([[3.0] * 3, [2.0 - rank] * 3]))
+
+
+def check_order_holds_between_threads(rank):
+    """What one thread starts first comes first, even if its operand is late on one rank and another thread's is not."""
+    slow = torch.ones(600, 600, device="tpu")
+    results = []
+
+    def start(value, late):
+        t = torch.full((300,), value, device="tpu")
+        t = t + (slow @ slow @ slow)[0, :300] * 0 if late else t
+        dist.all_reduce(t)
+        results.append(t)
+
+    for turn in range(20):
+        thread = threading.Thread(target=start, args=((rank + 1.0) * turn, turn % 2 == rank))
+        thread.start()
+        thread.join()
+    for turn, t in enumerate(results):
+        same(t, torch.full((300,), 3.0 * turn))
 
 
 def check_messages(rank):

@@ -19,6 +19,7 @@ from torch_tpu.device import events
 from torch_tpu.distributed import arrays
 from torch_tpu.distributed.programs import Kind, Programs, Reduction
 from torch_tpu.ops.registry import Spec
+from torch_tpu.runtime import platform
 
 Tensors = list[torch.Tensor]
 
@@ -150,7 +151,9 @@ class TpuProcessGroup(ProcessGroup):
     @_collective
     def allgather(self, output_tensors: list[Tensors], input_tensors: Tensors, opts: Any = None) -> list[Tensors]:
         for outputs, tensor in zip(output_tensors, input_tensors, strict=True):
-            self._expect("all_gather", len(outputs) == self._size, f"one output for each of {self._size} ranks", outputs)
+            self._expect(
+                "all_gather", len(outputs) == self._size, f"one output for each of {self._size} ranks", outputs
+            )
             self._expect("all_gather", _same(outputs[self._rank], tensor), "an output like the input", outputs, tensor)
             if all(_same(output, tensor) for output in outputs):
                 self._run("all_gather", [tensor], outputs, outputs)
@@ -187,8 +190,12 @@ class TpuProcessGroup(ProcessGroup):
     @_collective
     def reduce_scatter(self, output_tensors: Tensors, input_tensors: list[Tensors], opts: Any) -> Tensors:
         for output, inputs in zip(output_tensors, input_tensors, strict=True):
-            self._expect("reduce_scatter", len(inputs) == self._size, f"one input for each of {self._size} ranks", inputs)
-            self._expect("reduce_scatter", _same(inputs[self._rank], output), "an output like its input", inputs, output)
+            self._expect(
+                "reduce_scatter", len(inputs) == self._size, f"one input for each of {self._size} ranks", inputs
+            )
+            self._expect(
+                "reduce_scatter", _same(inputs[self._rank], output), "an output like its input", inputs, output
+            )
             if all(_same(tensor, output) for tensor in inputs):
                 self._run("reduce_scatter", inputs, [output], [output], _reduction(opts.reduceOp))
             else:
@@ -271,6 +278,12 @@ class TpuProcessGroup(ProcessGroup):
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single
+
+    def shutdown(self) -> None:
+        self.host.shutdown()
+        job = platform.job()
+        if job is not None and self._size == len(job.ranks):
+            job.finished = True
 
     # ------------------------------------------------------------------------------------------------ through the host
 

@@ -46,7 +46,17 @@ def num_bytes(shape: Sequence[int], dtype: torch.dtype) -> int:
 class Program:
     """A function of arrays, with what its operands need before it runs. Compiled when it first runs by itself."""
 
-    __slots__ = ("__weakref__", "_executable", "digest", "function", "increment", "name", "processes", "results", "scalars")
+    __slots__ = (
+        "__weakref__",
+        "_executable",
+        "digest",
+        "function",
+        "increment",
+        "name",
+        "processes",
+        "results",
+        "scalars",
+    )
 
     def __init__(
         self,
