@@ -112,8 +112,8 @@ class TpuProcessGroup(ProcessGroup):
     """
 
     def __init__(self, store: dist.Store, rank: int, processes: Sequence[int], timeout: timedelta):
-        super().__init__(rank, len(processes))
-        self.host = ProcessGroupGloo(dist.PrefixStore("host/", store), rank, len(processes), timeout)
+        super().__init__(rank, len(processes))  # type: ignore[call-arg]
+        self.host: Any = ProcessGroupGloo(dist.PrefixStore("host/", store), rank, len(processes), timeout)
         self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.GLOO, self.host)
         self._set_default_backend(ProcessGroup.BackendType.GLOO)
         self._rank, self._size = rank, len(processes)
@@ -335,7 +335,7 @@ class TpuProcessGroup(ProcessGroup):
     def _exchange(self, outputs: Tensors, inputs: Tensors) -> None:
         """All to all of parts that may differ in size: the host agrees on the largest, and smaller ones are padded."""
         longest = torch.tensor([max(tensor.numel() for tensor in [*outputs, *inputs])])
-        options = dist.AllreduceOptions()
+        options: Any = dist.AllreduceOptions()
         options.reduceOp = ReduceOp.MAX
         self.host.allreduce([longest], options).wait()
         # Powers of two, so that sizes that change at every step need few programs.

@@ -409,8 +409,7 @@ def cpu_client(job: Job | None = None) -> Client:
     """XLA's CPU client, by itself or as one of a job's processes."""
     if job is None:
         return Client(xla_client.make_cpu_client(), "cpu")
-    raw = _jax.get_tfrt_cpu_client(
-        asynchronous=True,
+    raw = xla_client.make_cpu_client(
         distributed_client=job.connection,
         node_id=job.process,
         num_nodes=len(job.ranks),
