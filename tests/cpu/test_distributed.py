@@ -102,6 +102,29 @@ def test_ranks_leave_in_any_order_and_make_groups_again():
         assert status == 0 and "done" in output, output
 
 
+def test_programs_on_disk_serve_jobs_and_single_processes(counters, empty_cache):
+    """Devices have other numbers in a job, and in each of its processes."""
+    torch.full((617,), 2.0, device="tpu").mul_(3)
+    assert counters.compiles == 2
+    code = """
+        import torch_tpu
+        dist.init_process_group("tpu_dist")
+        t = torch.full((617,), 2.0, device="tpu").mul_(3)
+        assert t[0].item() == 6, t
+        made = torch_tpu.stats()
+        assert made["disk_hits"] == 2 and made["compiles"] == made["disk_errors"] == 0, made
+        t = torch.full((619,), 2.0, device="tpu")
+        dist.all_reduce(t)
+        assert t[0].item() == 4, t
+        dist.destroy_process_group()
+    """
+    for status, output in run(code, TORCH_TPU_CACHE_DIR=str(empty_cache.parent)):
+        assert status == 0, output
+    counters.reset()
+    torch.full((619,), 2.0, device="tpu")
+    assert (counters.compiles, counters.disk_hits) == (0, 1)
+
+
 def test_the_group_comes_before_the_first_tensor():
     torch.ones(1, device="tpu")
     options = SimpleNamespace(

@@ -126,7 +126,7 @@ class Executable:
 class Client:
     """One PJRT client and the device this process computes on."""
 
-    def __init__(self, raw: Any, platform: str):
+    def __init__(self, raw: Any, platform: str, job: Job | None = None):
         self.raw = raw
         self.platform = platform
         """"cpu", "tpu" or "cuda"."""
@@ -136,7 +136,9 @@ class Client:
         """What its programs' machine code depends on besides their text."""
         self._sharding = _Sharding(self.device)
         self._devices = [self.device]
-        self._peers = {device.process_index: device for device in reversed(raw.devices())}
+        firsts = {device.process_index: device for device in reversed(raw.devices())}
+        # PJRT may number processes by where their chips are, so each one says which it is.
+        self._peers = [firsts[index] for index in job.exchange(raw.process_index())] if job else self._devices
         """The device of each process of the job: its first one."""
         self._programs: cache.Recent[Executable] = cache.Recent(8192)
         self._scalars: cache.Recent[Array] = cache.Recent(4096)
@@ -415,4 +417,4 @@ def cpu_client(job: Job | None = None) -> Client:
         num_nodes=len(job.ranks),
         collectives=job.cpu_collectives(),
     )
-    return Client(raw, "cpu")
+    return Client(raw, "cpu", job)

@@ -50,7 +50,7 @@ class Job:
     Args:
         address: of the service, as "host:port".
         process: this process's number.
-        processes: the members' numbers for the caller, in order: `ranks[process]` is its own.
+        ranks: what the caller calls the processes, in order.
         seconds: how long to wait for the other processes to join.
 
     Raises:
@@ -82,6 +82,13 @@ class Job:
         """What XLA's CPU client sends data with: gloo over TCP."""
         interface = os.environ.get("GLOO_SOCKET_IFNAME")
         return _jax.make_gloo_tcp_collectives(distributed_client=self.connection, interface=interface)
+
+    def exchange(self, number: int) -> list[int]:
+        """A number of each process, in order, where this one's is given."""
+        key = "torch_tpu/number/{}".format
+        self.connection.key_value_set(key(self.process), str(number))
+        wait = self._seconds * 1000
+        return [int(self.connection.blocking_key_value_get(key(p), wait)) for p in range(len(self.ranks))]
 
     def leave(self) -> None:
         """Says goodbye; process 0 first waits for the others, because losing the service ends them.

@@ -205,7 +205,7 @@ def _start_plugin(name: str, path: str, plugin_options: dict[str, Any]) -> Clien
         if not xla_client.pjrt_plugin_initialized(name):
             xla_client.initialize_pjrt_plugin(name)
         connection = _job.connection if _job is not None else None
-        return Client(xla_client.make_c_api_client(name, plugin_options, connection), name)
+        return Client(xla_client.make_c_api_client(name, plugin_options, connection), name, _job)
     except (RuntimeError, ValueError) as error:
         raise errors.PlatformError(
             errors.message(
