@@ -171,6 +171,18 @@ def platform_missing(platform: str, looked_for: str, do: str) -> PlatformError:
     )
 
 
+def started_alone() -> PlatformError:
+    """The error for a process group that is made after the device was used."""
+    return PlatformError(
+        message(
+            "the process group cannot use tpu:0, because this process has started the device by itself",
+            why="XLA joins the processes of a job when their clients start, and tensors cannot move to another client",
+            do="call torch.distributed.init_process_group before anything that uses the device",
+            see=page(PlatformError),
+        )
+    )
+
+
 def forked(device: str = "tpu:0") -> ForkError:
     """The error for using the device in a forked child."""
     return ForkError(

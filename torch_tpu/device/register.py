@@ -72,13 +72,14 @@ def register() -> None:
     _plug.set_hooks(hooks)
     _plug.register_device()
     _plug.register_kernels(SKIPPED)
-    from torch_tpu.device import backend, imports, module, patches
+    from torch_tpu.device import backend, collectives, imports, module, patches
 
     torch._register_device_module("tpu", module.make())
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     patches.apply()
     backend.register()
     imports.after("torch._dynamo", _set_up_compiler)
+    collectives.register()
     settings.watch("eager_mode", _set_mode)
     _set_mode(settings.eager_mode)
     for name in ("fuse_least", "fuse_most", "fuse_bytes"):

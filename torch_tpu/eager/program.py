@@ -46,7 +46,17 @@ def num_bytes(shape: Sequence[int], dtype: torch.dtype) -> int:
 class Program:
     """A function of arrays, with what its operands need before it runs. Compiled when it first runs by itself."""
 
-    __slots__ = ("__weakref__", "_executable", "digest", "function", "increment", "name", "results", "scalars")
+    __slots__ = (
+        "__weakref__",
+        "_executable",
+        "digest",
+        "function",
+        "increment",
+        "name",
+        "processes",
+        "results",
+        "scalars",
+    )
 
     def __init__(
         self,
@@ -55,6 +65,7 @@ class Program:
         results: Sequence[Value],
         scalars: Sequence[tuple[int, torch.dtype | None]] = (),
         increment: int = 0,
+        processes: Sequence[int] = (),
     ):
         self.name = name
         self.function = function
@@ -63,6 +74,8 @@ class Program:
         """(operand, dtype) of numbers, and (operand, None) of CPU tensors, that become arrays first."""
         self.increment = increment
         """Random numbers taken: the last operand is the generator's (seed, offset), which advances by this."""
+        self.processes = tuple(processes)
+        """The processes of a job that run it together, one replica each; empty: this one alone."""
         self.digest = int.from_bytes(hashlib.blake2b(self.text.encode(), digest_size=8).digest(), "little")
         """The same for the same text in every process."""
         self._executable: Executable | None = None
@@ -83,7 +96,9 @@ class Program:
             CompileError: XLA refused it.
         """
         specs = [(value.shape, value.dtype) for value in self.results]
-        self._executable = platform.client().compile(self.text, specs, donated=self.function.donated(), effort=effort)
+        self._executable = platform.client().compile(
+            self.text, specs, donated=self.function.donated(), effort=effort, processes=self.processes
+        )
         for observer in observers:
             observer.program_made(self)
         return self._executable

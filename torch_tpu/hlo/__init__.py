@@ -1,10 +1,15 @@
 """Building StableHLO; knows no ATen. Lowerings import this as `from torch_tpu import hlo`.
 
-`core` holds values, blocks and functions; `types` the element types; `arith`, `shape` and `compute` one function an
-operation. Read `core.py` first. Only `ops` and what lies above it may import this package.
+`core` holds values, blocks and functions; `types` the element types; `arith`, `shape`, `compute` and `collective` one
+function an operation. Read `core.py` first. Only `ops` and what lies above it may import this package.
 """
 
 from torch_tpu.hlo.arith import *
+from torch_tpu.hlo.collective import all_gather as all_gather
+from torch_tpu.hlo.collective import all_reduce as all_reduce
+from torch_tpu.hlo.collective import all_to_all as all_to_all
+from torch_tpu.hlo.collective import reduce_scatter as reduce_scatter
+from torch_tpu.hlo.collective import replica_id as replica_id
 from torch_tpu.hlo.compute import *
 from torch_tpu.hlo.contraction import convolution as convolution
 from torch_tpu.hlo.contraction import dot_general as dot_general

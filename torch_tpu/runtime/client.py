@@ -27,6 +27,7 @@ import numpy as np
 from jaxlib import _jax, xla_client
 
 from torch_tpu.runtime import cache, lapack, mlir, options
+from torch_tpu.runtime.job import Job
 
 log = logging.getLogger("torch_tpu")
 
@@ -125,7 +126,7 @@ class Executable:
 class Client:
     """One PJRT client and the device this process computes on."""
 
-    def __init__(self, raw: Any, platform: str):
+    def __init__(self, raw: Any, platform: str, job: Job | None = None):
         self.raw = raw
         self.platform = platform
         """"cpu", "tpu" or "cuda"."""
@@ -135,7 +136,10 @@ class Client:
         """What its programs' machine code depends on besides their text."""
         self._sharding = _Sharding(self.device)
         self._devices = [self.device]
-        self._device_list = xla_client.DeviceList((self.device,))
+        firsts = {device.process_index: device for device in reversed(raw.devices())}
+        # PJRT may number processes by where their chips are, so each one says which it is.
+        self._peers = [firsts[index] for index in job.exchange(raw.process_index())] if job else self._devices
+        """The device of each process of the job: its first one."""
         self._programs: cache.Recent[Executable] = cache.Recent(8192)
         self._scalars: cache.Recent[Array] = cache.Recent(4096)
 
@@ -146,7 +150,12 @@ class Client:
         ]
 
     def compile(
-        self, text: str, results: Sequence[Result], donated: Sequence[int] = (), effort: options.Effort = "low"
+        self,
+        text: str,
+        results: Sequence[Result],
+        donated: Sequence[int] = (),
+        effort: options.Effort = "low",
+        processes: Sequence[int] = (),
     ) -> Executable:
         """The executable of a StableHLO module, from this process's table, the disk cache or XLA.
 
@@ -154,6 +163,7 @@ class Client:
             results: shapes and dtypes of what its main function returns.
             donated: the arguments that the text gives away (by `tf.aliasing_output`).
             effort: how hard XLA optimizes a large program; see `options`.
+            processes: those that run it together, each as one replica, in this order; by default this one alone.
 
         Raises:
             CompileError: XLA refused the program.
@@ -162,28 +172,30 @@ class Client:
         chosen = options.choose(effort, num_elements, text)
         overrides = options.overrides(chosen, self.platform)
         key = cache.key(text, overrides, self.environment)
-        program = self._programs.get(key)
+        name = (key, *processes)
+        program = self._programs.get(name)
         if program is not None:
             counters.memory_hits += 1
             return program
         if self.platform == "cpu" and "lapack_" in text:
             lapack.register()
+        devices = [self._peers[process] for process in processes] or self._devices
         callbacks = [_fail] if "xla_ffi_python_cpu_callback" in text else []  # see hlo.fail_if
-        loaded = self._load(key, chosen, callbacks) or self._build(key, text, chosen, callbacks)
+        ids = [device.id for device in devices]
+        how = (xla_client.DeviceList(tuple(devices)), options.options(chosen, self.platform, ids), callbacks)
+        loaded = self._load(key, how) or self._build(key, text, chosen, how)
         program = Executable(loaded, self.handlers(results), donated, key)
-        self._programs.put(key, program)
+        self._programs.put(name, program)
         return program
 
-    def _load(self, key: str, effort: options.Effort, callbacks: list[Any]) -> Any | None:
+    def _load(self, key: str, how: tuple[Any, ...]) -> Any | None:
         disk = cache.disk()
         if disk is None:
             return None
         content = disk.get(key)
         if content is not None:
             try:
-                loaded = self.raw.deserialize_executable(
-                    content, self._device_list, options.options(effort, self.platform), callbacks
-                )
+                loaded = self.raw.deserialize_executable(content, *how)
             except xla_client.XlaRuntimeError as error:
                 log.info("the program %s in %s does not load and is deleted: %s", key, disk.directory, error)
                 counters.disk_errors += 1
@@ -194,14 +206,13 @@ class Client:
         counters.disk_misses += 1
         return None
 
-    def _build(self, key: str, text: str, effort: options.Effort, callbacks: list[Any]) -> Any:
+    def _build(self, key: str, text: str, effort: options.Effort, how: tuple[Any, ...]) -> Any:
         if settings.dump_dir:
             _dump(key, text)
         start = time.perf_counter()
         try:
             module = mlir.parse(text)
-            chosen = options.options(effort, self.platform)
-            loaded = self.raw.compile_and_load(module, self._device_list, chosen, callbacks)
+            loaded = self.raw.compile_and_load(module, *how)
         except (ValueError, xla_client.XlaRuntimeError) as error:
             raise errors.compile_failed(_name(text), str(error), text) from error
         seconds = time.perf_counter() - start
@@ -396,5 +407,14 @@ def _dump(key: str, text: str) -> None:
     (directory / f"{_name(text)}_{key[:12]}.mlir").write_text(text, encoding="utf-8")
 
 
-def cpu_client() -> Client:
-    return Client(xla_client.make_cpu_client(), "cpu")
+def cpu_client(job: Job | None = None) -> Client:
+    """XLA's CPU client, by itself or as one of a job's processes."""
+    if job is None:
+        return Client(xla_client.make_cpu_client(), "cpu")
+    raw = xla_client.make_cpu_client(
+        distributed_client=job.connection,
+        node_id=job.process,
+        num_nodes=len(job.ranks),
+        collectives=job.cpu_collectives(),
+    )
+    return Client(raw, "cpu", job)

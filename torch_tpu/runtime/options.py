@@ -16,8 +16,10 @@ sets its threads to flush denormals to zero, as TPUs do, and has no option for i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
 from jaxlib import xla_client
 
 from torch_tpu import settings
@@ -70,14 +72,17 @@ def overrides(effort: Effort, platform: str) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted(chosen.items()))
 
 
-def options(effort: Effort = "normal", platform: str = "cpu") -> Any:
-    """What `compile_and_load` takes: compile options for one device.
+def options(effort: Effort = "normal", platform: str = "cpu", devices: Sequence[int] = (0,)) -> Any:
+    """What `compile_and_load` takes: compile options for one device, or for several that are replicas of each other.
 
     Args:
         effort: how hard XLA optimizes; see the table above.
         platform: "cpu", "tpu" or "cuda".
+        devices: ids of the devices. In a job they differ from process to process, so they are always said.
     """
     result = xla_client.CompileOptions()
+    result.num_replicas = len(devices)
+    result.device_assignment = xla_client.DeviceAssignment.create(np.array(devices, dtype=np.int32).reshape(-1, 1))
     result.env_option_overrides = list(overrides(effort, platform))
     return result
 

@@ -21,6 +21,7 @@ from torch_tpu import errors, settings
 
 if TYPE_CHECKING:
     from torch_tpu.runtime.client import Client
+    from torch_tpu.runtime.job import Job
 
 log = logging.getLogger("torch_tpu")
 
@@ -34,6 +35,7 @@ before_stop: list[Callable[[], None]] = []
 
 _lock = threading.Lock()
 _client: Client | None = None
+_job: Job | None = None
 _process = 0
 
 
@@ -116,6 +118,22 @@ def client() -> Client:
     return _start()
 
 
+def job() -> Job | None:
+    """The job that this process's client is part of, if it is."""
+    return _job
+
+
+def join(job: Job) -> Client:
+    """Starts this process's client as one of a job's. `is_started()` must be false.
+
+    Raises:
+        PlatformError: as `client`.
+    """
+    global _job
+    _job = job
+    return _start()
+
+
 def _start() -> Client:
     global _client, _process
     with _lock:
@@ -136,7 +154,7 @@ def _start() -> Client:
 def _start_cpu() -> Client:
     from torch_tpu.runtime.client import cpu_client
 
-    return cpu_client()
+    return cpu_client(_job)
 
 
 def _start_tpu() -> Client:
@@ -172,7 +190,10 @@ def _start_cuda() -> Client:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     from jaxlib import xla_client
 
-    return _start_plugin("cuda", path, dict(xla_client.generate_pjrt_gpu_plugin_options()))
+    plugin_options: dict[str, Any] = dict(xla_client.generate_pjrt_gpu_plugin_options())
+    if _job is not None:
+        plugin_options |= {"node_id": _job.process, "num_nodes": len(_job.ranks)}
+    return _start_plugin("cuda", path, plugin_options)
 
 
 def _start_plugin(name: str, path: str, plugin_options: dict[str, Any]) -> Client:
@@ -183,7 +204,8 @@ def _start_plugin(name: str, path: str, plugin_options: dict[str, Any]) -> Clien
             xla_client.load_pjrt_plugin_dynamically(name, path)
         if not xla_client.pjrt_plugin_initialized(name):
             xla_client.initialize_pjrt_plugin(name)
-        return Client(xla_client.make_c_api_client(name, plugin_options), name)
+        connection = _job.connection if _job is not None else None
+        return Client(xla_client.make_c_api_client(name, plugin_options, connection), name, _job)
     except (RuntimeError, ValueError) as error:
         raise errors.PlatformError(
             errors.message(
@@ -202,6 +224,8 @@ def _stop() -> None:
         for function in before_stop:
             function()
         _client.close()
+        if _job is not None:
+            _job.leave()
 
 
 def _in_package(package: str, file: str) -> str | None:
