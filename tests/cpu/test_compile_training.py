@@ -54,6 +54,39 @@ def test_a_step_is_three_programs(name, counters):
     assert {p.kind for p in programs} == {"forward", "backward", "inference"}
 
 
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "Muon"])
+def test_in_fused_mode_a_step_is_one_program(name, counters):
+    """The graphs and what runs between them are recorded, and the step's end cuts."""
+    (host, host_optimizer), (device, optimizer) = trainer(name, "cpu"), trainer(name, "tpu")
+    compiled = torch.compile(device)
+    x = torch.randn(5, 8)
+    with torch.tpu.set_eager_mode(torch.tpu.EagerMode.DEFER_AND_FUSE):
+        for step in range(6):
+            for each in (host_optimizer, optimizer):
+                each.param_groups[0]["lr"] *= 0.8
+            counters.reset()
+            given, wanted = compiled(x.to("tpu")), host(x)
+            torch.testing.assert_close(given.detach().cpu(), wanted.detach(), rtol=1e-3, atol=1e-4)
+            assert not counters.calls_in_between and not counters.fallbacks
+            assert counters.executions == 1
+            if step >= 2:
+                assert counters.compiles == counters.disk_hits == counters.memory_hits == 0
+
+
+def test_in_fused_mode_accumulated_gradients_are_a_program_for_each_pass(counters):
+    model = nn.Linear(4, 4).to("tpu")
+    compiled = torch.compile(lambda x: model(x).sum())
+    x = torch.ones(2, 4, device="tpu")
+    with torch.tpu.set_eager_mode(torch.tpu.EagerMode.DEFER_AND_FUSE):
+        for _ in range(2):
+            model.zero_grad()
+            counters.reset()
+            for _ in range(3):
+                compiled(x).backward()
+            assert model.bias.grad.tolist() == [6.0] * 4
+            assert counters.executions == 3
+
+
 def test_parameters_and_state_are_donated():
     torch.manual_seed(0)
     parameter = nn.Parameter(torch.randn(256, 256, device="tpu"))
