@@ -568,13 +568,13 @@ void bind_device(py::module_& m) {
     return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(event_id));
   }, "The object that record_event made, from torch.Event.event_id; None before the event is recorded.");
   m.def("set_bad_fork", [] { in_bad_fork = true; });
-  m.def("get_value", [](py::handle tensor) -> py::object {
+  m.def("get_value", [](py::handle tensor, bool settled) -> py::object {
     Slot* slot = slot_of(storage_of(tensor));
     if (slot->pending) flush();
-    PyObject* value = slot->value;
-    check(value);
-    return value ? py::reinterpret_borrow<py::object>(value) : py::object(py::none());
-  }, "The device value of a tensor's storage, or None.");
+    if (settled) settle(slot);
+    return slot->value ? py::reinterpret_borrow<py::object>(slot->value) : py::object(py::none());
+  }, py::arg("tensor"), py::arg("settled") = true,
+     "The device value of a tensor's storage, or None: an array, or as long as it is not settled a deferred value.");
   m.def("get_aval", [](py::handle tensor) { return slot_of(storage_of(tensor))->aval; });
   m.def("set_value", [](py::handle tensor, py::object value, int64_t aval, size_t bytes) {
     set_slot(slot_of(storage_of(tensor)), value.is_none() ? nullptr : value.ptr(), aval, bytes);

@@ -35,7 +35,7 @@ py::list operand_values(const Entry& entry, const Packed& packed) {
     const auto& operand = packed.operands[entry.inputs[i]];
     PyObject* value;
     if (operand.slot) {
-      check(operand.slot->value);
+      settle(operand.slot);
       value = Py_NewRef(operand.slot->value ? operand.slot->value : Py_None);
     } else if (!operand.scalar) {
       value = PyLong_FromLongLong(operand.offset);

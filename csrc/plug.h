@@ -60,7 +60,7 @@ extern bool recording;
 void flush();                                                            // runs what was recorded
 void hold(Slot* slot, Pending* pending);                                 // the slot's value is that result
 void let_go(Slot* slot);                                                 // it no longer is
-void check(PyObject* value);                                             // throws for what a failed program left behind
+void settle(Slot* slot);                                                 // a deferred value becomes an array, or throws
 std::pair<uint64_t, uint64_t> take_random(const at::Generator* generator, uint64_t increment);  // (seed, offset)
 
 void bind_device(pybind11::module_& m);

@@ -66,7 +66,7 @@ int64_t first_result = 0;  // index of current.results[0]
 int64_t held_bytes = 0;
 auto& programs = *new std::unordered_map<std::string, std::vector<Variant>>;
 int64_t num_recorded = 0, num_cuts = 0;
-PyTypeObject* failed_type = nullptr;  // set by the first failure
+std::vector<PyTypeObject*> deferred;  // set when the first value of such a type is made
 
 // One thread runs a batch at a time; others wait outside the interpreter's lock, which the runtime gives up meanwhile.
 std::mutex mutex;
@@ -304,7 +304,6 @@ Arrays compute(const Recording& batch, const std::vector<int64_t>& outputs) {
 
 void fail(Recording& batch, const Arrays& arrays, const py::object& error) {
   const auto failed = hook("failed_value")(error);
-  failed_type = Py_TYPE(failed.ptr());
   deliver(batch, arrays, failed);
   release(batch);
 }
@@ -349,7 +348,7 @@ Source source_of(const Operand& operand) {
     ++source.pending->reads;
   } else if (operand.slot) {
     TORCH_INTERNAL_ASSERT(operand.slot->value);
-    check(operand.slot->value);
+    settle(operand.slot);
     source.kind = Source::kArray;
     source.array = Py_NewRef(operand.slot->value);
     source.aval = operand.slot->aval;
@@ -389,10 +388,11 @@ void let_go(Slot* slot) {
   slot->pending = nullptr;
 }
 
-// torch_tpu/eager/fused.py: FailedValue raises its error when it is called.
-void check(PyObject* value) {
-  if (!failed_type || !value || Py_TYPE(value) != failed_type) return;
-  py::reinterpret_borrow<py::object>(value)();
+// torch_tpu/eager/padded.py: an object of a deferred type gives its array when it is called, or raises.
+void settle(Slot* slot) {
+  if (!slot->value || std::find(deferred.begin(), deferred.end(), Py_TYPE(slot->value)) == deferred.end()) return;
+  auto array = py::reinterpret_borrow<py::object>(slot->value)();
+  set_slot(slot, array.ptr(), slot->aval, slot->bytes);
 }
 
 std::vector<c10::IValue> record(const std::shared_ptr<Entry>& entry, const Packed& packed,
@@ -441,6 +441,8 @@ void flush() {
 }
 
 void bind_record(py::module_& m) {
+  m.def("defer", [](py::type type) { deferred.push_back(reinterpret_cast<PyTypeObject*>(type.release().ptr())); },
+        "Values of this type give their array when they are called, or raise.");
   m.def("flush", &flush, "Runs the calls that were recorded.");
   m.def("set_recording", [](bool on) {
     flush();

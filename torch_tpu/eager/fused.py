@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from torch_tpu import errors, hlo, recompiles
+from torch_tpu import _plug, errors, hlo, recompiles
 from torch_tpu.eager.program import Program, spec_of
 from torch_tpu.hlo import Value
 from torch_tpu.runtime import platform
@@ -150,6 +150,9 @@ class FailedValue:
                 do="look at the first error; it was raised where the recorded operators ran",
             )
         )
+
+
+_plug.defer(FailedValue)
 
 
 def failed_value(error: BaseException) -> FailedValue:

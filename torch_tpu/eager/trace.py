@@ -90,6 +90,9 @@ class Trace:
         found = self.cells.get(tensor.untyped_storage()._cdata)
         return found if found is not None else self.bind(tensor, None)
 
+    def shape_of(self, tensor: torch.Tensor) -> tuple[int, ...]:
+        return tuple(tensor.shape)
+
     def read(self, tensor: torch.Tensor) -> Value:
         """The value of a tensor; a CPU tensor (a constant of a decomposition) is written into the program."""
         if tensor.device.type == "cpu":
@@ -199,7 +202,8 @@ class Trace:
         for target, value in zip(targets, results[len(fresh) :], strict=True):
             if target is None or value is None:
                 continue
-            if not form.is_out and hlo.broadcast_shapes(value.shape, target.shape) != tuple(target.shape):
+            shape = self.shape_of(target)
+            if not form.is_out and hlo.broadcast_shapes(value.shape, shape) != shape:
                 raise RuntimeError(
                     f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(value.shape)}"
                 )
@@ -365,7 +369,7 @@ class Trace:
                 return data[place, index]
             if isinstance(item, torch.Tensor):
                 return self.read(item)
-            if isinstance(item, (bool, int, float, complex)) and _is_operand(rule, argument.name, kind, item):
+            if isinstance(item, (bool, int, float, complex, hlo.Dim)) and _is_operand(rule, argument.name, kind, item):
                 return weak_scalar(item, wide)
             return item
 
@@ -431,7 +435,7 @@ def weak_scalar(number: Any, wide: bool) -> Value:
 def scalar_dtype(number: Any, wide: bool) -> torch.dtype:
     if isinstance(number, bool):
         return torch.bool
-    if isinstance(number, int):
+    if isinstance(number, (int, hlo.Dim)):
         return torch.int64
     if isinstance(number, float):
         return torch.float64 if wide else torch.float32

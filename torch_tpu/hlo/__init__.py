@@ -15,6 +15,9 @@ from torch_tpu.hlo.contraction import convolution as convolution
 from torch_tpu.hlo.contraction import dot_general as dot_general
 from torch_tpu.hlo.contraction import use_precision as use_precision
 from torch_tpu.hlo.core import Function, Number, Value, current, emit, emit_many, region  # noqa: F401
+from torch_tpu.hlo.dims import Dim as Dim
+from torch_tpu.hlo.dims import bound as bound
+from torch_tpu.hlo.layout import linear_index as linear_index
 from torch_tpu.hlo.shape import *
 from torch_tpu.hlo.types import (  # noqa: F401
     NAMES,

@@ -11,12 +11,17 @@ from typing import Any
 import torch
 
 from torch_tpu.hlo import types
-from torch_tpu.hlo.core import Number, Value, block, emit
+from torch_tpu.hlo.core import Number, Value, block, current, emit
+from torch_tpu.hlo.dims import Dim, varies
 from torch_tpu.hlo.types import tensor_type
 
 
 def full(shape: Sequence[int], number: Number, dtype: torch.dtype) -> Value:
     """A tensor of one repeated constant."""
+    if isinstance(number, Dim):
+        return broadcast_in_dim(layout.size_value(number, dtype), shape, ())
+    if current().sizes and varies(shape):
+        return layout.full(shape, number, dtype)
     key = (tuple(shape), types.scalar_text(number, dtype), dtype)
     constants = block().constants
     if key not in constants:
@@ -64,6 +69,8 @@ def ones_like(x: Value) -> Value:
 
 def iota(shape: Sequence[int], dim: int, dtype: torch.dtype = torch.int64) -> Value:
     """0, 1, 2, ... along one dimension, repeated over the others."""
+    if current().sizes and isinstance(shape[dim], Dim):
+        return layout.iota(shape, dim, dtype)
     return emit(f"stablehlo.iota dim = {dim} : {tensor_type(tuple(shape), dtype)}", shape, dtype)
 
 
@@ -95,6 +102,8 @@ def bitcast(x: Value, dtype: torch.dtype) -> Value:
 def broadcast_in_dim(x: Value, shape: Sequence[int], dims: Sequence[int]) -> Value:
     """Maps dimension i of x to dims[i] of the result; sizes of 1 are repeated."""
     shape = tuple(shape)
+    if current().sizes:
+        x, shape = layout.for_broadcast(x, shape, dims)
     if x.shape == shape and tuple(dims) == tuple(range(len(shape))):
         return x
     return emit(
@@ -126,8 +135,9 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
     return tuple(result)
 
 
-def broadcast(*values: Value) -> list[Value]:
+def broadcast(*given: Value) -> list[Value]:
     """All values brought to their common shape."""
+    values = layout.align(given) if current().sizes else given
     first = values[0].shape
     if all(value.shape == first for value in values):
         return list(values)
@@ -142,7 +152,7 @@ def _operands(x: Value | Number, y: Value | Number) -> tuple[Value, Value]:
     elif not isinstance(y, Value):
         y = scalar(y, x.dtype)
     assert x.dtype is y.dtype, f"dtypes differ: {x} and {y}; convert first"
-    if x.shape != y.shape:
+    if x.shape != y.shape or current().sizes:
         x, y = broadcast(x, y)
     return x, y
 
@@ -347,3 +357,5 @@ for _name, _function in {
     setattr(Value, f"__r{_name}__", _flipped(_function))
 Value.__neg__ = negate
 Value.__invert__ = bitwise_not
+
+from torch_tpu.hlo import layout  # noqa: E402  it is written with the operations above

@@ -6,10 +6,14 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from torch_tpu.errors import BoundedError
+from torch_tpu.hlo import layout
 from torch_tpu.hlo.arith import (
     add,
     bitwise_and,
+    bitwise_not,
     bitwise_or,
+    broadcast_in_dim,
     compare,
     literal,
     maximum,
@@ -18,7 +22,8 @@ from torch_tpu.hlo.arith import (
     scalar,
     select,
 )
-from torch_tpu.hlo.core import Number, Value, as_list, emit, emit_many, region
+from torch_tpu.hlo.core import Number, Value, as_list, current, emit, emit_many, region
+from torch_tpu.hlo.dims import Dim, as_expr, bound, decided, plain, require_whole
 from torch_tpu.hlo.shape import _ints, i64_array
 from torch_tpu.hlo.types import tensor_type
 
@@ -44,6 +49,8 @@ def reduce(
         for start, value in zip(starts, inputs, strict=True)
     ]
     dropped = sorted({dim % inputs[0].ndim for dim in dims})
+    if current().sizes:
+        inputs = [layout.masked(x, dropped, start) for x, start in zip(layout.align(inputs), inits, strict=True)]
     shape = [size for dim, size in enumerate(inputs[0].shape) if dim not in dropped]
     elements = [Value("", (), value.dtype) for value in inputs]
     text, _ = region([*elements, *elements], body)
@@ -99,7 +106,7 @@ def reduce_min(x: Value, dims: Sequence[int], keep_dim: bool = False) -> Value:
 
 def _restore_nan(x: Value, extreme: Value, dims: Sequence[int], keep_dim: bool) -> Value:
     """XLA's CPU compiler gives reductions of 4096 and more elements to YNNPACK, whose maximum drops NaN."""
-    if not x.dtype.is_floating_point or x.dtype.itemsize < 4 or x.numel < 4096:
+    if not x.dtype.is_floating_point or x.dtype.itemsize < 4 or bound(x.numel) < 4096:
         return extreme
     found = reduce_sum(select(compare("NE", x, x), x, 0), dims, keep_dim)
     return select(compare("NE", found, found), found, extreme)
@@ -136,13 +143,17 @@ def reduce_window(
     ones = (1,) * rank
     stride, base, dilation = stride or ones, base_dilation or ones, window_dilation or ones
     padding = padding or ((0, 0),) * rank
+    if current().sizes:
+        inputs = _masked_windows(inputs, inits, window, stride, padding)
     shape = []
     for dim in range(rank):
         size = inputs[0].shape[dim]
         dilated = (size - 1) * base[dim] + 1 if size else 0
         reach = (window[dim] - 1) * dilation[dim] + 1
         room = dilated + padding[dim][0] + padding[dim][1] - reach
-        shape.append(room // stride[dim] + 1 if room >= 0 else 0)
+        shape.append(room // stride[dim] + 1 if isinstance(room, Dim) or room >= 0 else 0)
+    if current().sizes:
+        shape = [old if old == new else decided(new) for old, new in zip(inputs[0].shape, shape, strict=True)]
     elements = [Value("", (), value.dtype) for value in inputs]
     text, _ = region([*elements, *elements], body)
     operands = ", ".join(value.name for value in [*inputs, *inits])
@@ -160,6 +171,23 @@ def reduce_window(
     return outputs[0] if single else outputs
 
 
+def _masked_windows(
+    inputs: Sequence[Value],
+    inits: Sequence[Value],
+    window: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+) -> list[Value]:
+    """Padding becomes neutral. A window as long as a bounded dimension is one that ends at each of its elements."""
+    moved = [axis for axis in range(inputs[0].ndim) if window[axis] != 1 or stride[axis] != 1]
+    for axis in moved:
+        if isinstance(window[axis], Dim) and (stride[axis] != 1 or padding[axis] != (window[axis] - 1, 0)):
+            raise BoundedError("a window has a size that varies")
+        if not isinstance(window[axis], Dim):
+            inputs = [layout.compact(x, [axis]) for x in inputs]
+    return [layout.masked(x, moved, start) for x, start in zip(layout.align(inputs), inits, strict=True)]
+
+
 def select_and_scatter(
     x: Value,
     source: Value,
@@ -172,6 +200,7 @@ def select_and_scatter(
     padding: Sequence[tuple[int, int]],
 ) -> Value:
     """The gradient of a pooling: scatters each source element to the place its window chose."""
+    require_whole([size for size, width in zip(x.shape, window, strict=True) if width != 1], "a pooling's gradient")
     init = init if isinstance(init, Value) else scalar(init, x.dtype)
     element = Value("", (), x.dtype)
     choosing, _ = region([element, element], choose)
@@ -195,6 +224,8 @@ def sort(
     `before(a1, b1, a2, b2, ...)` is true where element a goes before element b; ascending by the first if None.
     """
     dim %= values[0].ndim
+    if current().sizes and isinstance(values[0].shape[dim], Dim):
+        return _sort_real(layout.align(values), dim, before, stable)
     parameters = [Value("", (), value.dtype) for value in values for _ in range(2)]
     text, _ = region(parameters, before or (lambda a, b, *rest: compare("LT", a, b)))
     operands = ", ".join(value.name for value in values)
@@ -206,8 +237,27 @@ def sort(
     )
 
 
+def _sort_real(values: Sequence[Value], dim: int, before: Callable[..., Value] | None, stable: bool) -> list[Value]:
+    """Padding goes behind the real elements, by a further value that is compared first."""
+    size = values[0].shape[dim]
+    first = before or (lambda a, b, *rest: compare("LT", a, b))
+    shape = [bound(length) for length in values[0].shape]
+    behind = layout.retag(bitwise_not(layout.real(size)), (bound(size),))
+    raw = [broadcast_in_dim(behind, shape, [dim]), *(layout.retag(value, shape) for value in values)]
+
+    def ordered(a: Value, b: Value, *rest: Value) -> Value:
+        return select(compare("EQ", a, b), first(*rest), compare("LT", a, b))
+
+    result = list(values[0].shape)
+    result[dim] = plain(as_expr(size), bound(size))
+    return [layout.retag(value, result) for value in sort(raw, dim, ordered, stable)[1:]]
+
+
 def top_k(x: Value, k: int) -> tuple[Value, Value]:
     """The k largest of the last dimension, descending, and their int32 indices."""
+    require_whole([k], "top_k")
+    if current().sizes:
+        x = layout.masked(layout.compact(x, [x.ndim - 1]), [x.ndim - 1], lowest(x.dtype))
     shape = (*x.shape[:-1], k)
     values, indices = emit_many(
         f"chlo.top_k({x.name}, k = {k}) : {x.type} -> "
@@ -257,6 +307,7 @@ def conditional(predicate: Value, then: Body, otherwise: Body) -> list[Value]:
 
 def fft(x: Value, kind: str, lengths: Sequence[int]) -> Value:
     """kind is FFT, IFFT, RFFT or IRFFT over the last len(lengths) dimensions; inverse ones are normalized by XLA."""
+    require_whole([*x.shape[x.ndim - len(lengths) :], *lengths], "a Fourier transform")
     shape, dtype = list(x.shape), x.dtype
     if kind == "RFFT":
         shape[-1], dtype = lengths[-1] // 2 + 1, torch.complex64 if dtype is torch.float32 else torch.complex128
@@ -271,6 +322,7 @@ def fft(x: Value, kind: str, lengths: Sequence[int]) -> Value:
 
 
 def cholesky(x: Value, lower: bool = True) -> Value:
+    require_whole(x.shape[-2:], "a Cholesky factorization")
     return emit(f"stablehlo.cholesky {x.name}, lower = {str(lower).lower()} : {x.type}", x.shape, x.dtype)
 
 
@@ -278,6 +330,7 @@ def triangular_solve(
     a: Value, b: Value, *, left: bool = True, lower: bool = True, unit: bool = False, transpose: str = "NO_TRANSPOSE"
 ) -> Value:
     """Solves op(a) x = b, or x op(a) = b; transpose is NO_TRANSPOSE, TRANSPOSE or ADJOINT."""
+    require_whole(a.shape[-2:], "a triangular system")
     return emit(
         f'"stablehlo.triangular_solve"({a.name}, {b.name}) <{{left_side = {str(left).lower()}, '
         f"lower = {str(lower).lower()}, unit_diagonal = {str(unit).lower()}, "
@@ -312,6 +365,8 @@ def custom_call(
 
     Layouts are minor-to-major dimension lists. `output_operand_aliases` pairs (result, operand) share memory.
     """
+    for value in operands:
+        require_whole(value.shape, target)
     fields = [f'call_target_name = "{target}"', f"api_version = {api_version} : i32"]
     if not results:
         fields.append("has_side_effect = true")

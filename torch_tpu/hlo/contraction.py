@@ -7,8 +7,10 @@ from functools import partial
 
 import torch
 
+from torch_tpu.hlo import layout
 from torch_tpu.hlo.arith import add, reduce_precision, subtract
-from torch_tpu.hlo.core import Value, emit
+from torch_tpu.hlo.core import Value, current, emit
+from torch_tpu.hlo.dims import Dim, decided, require_whole
 from torch_tpu.hlo.shape import _ints
 from torch_tpu.hlo.types import tensor_type
 
@@ -71,9 +73,19 @@ def dot_general(
     `precision` is PRECISION unless given.
     """
     dtype, precision = dtype or x.dtype, precision or PRECISION
+    if current().sizes:
+        x, y = _contractable(x, y, contract, batch)
     if _imitated(x, y):
         return _in_passes(partial(_dot_general, contract=contract, batch=batch, dtype=dtype, precision=precision), x, y)
     return _dot_general(x, y, contract=contract, batch=batch, dtype=dtype, precision=precision)
+
+
+def _contractable(
+    x: Value, y: Value, contract: tuple[Sequence[int], Sequence[int]], batch: tuple[Sequence[int], Sequence[int]]
+) -> tuple[Value, Value]:
+    """Operands with zeros for padding along contracted dimensions, and the same layouts on both sides."""
+    x, y = layout.paired(x, y, list(zip([*contract[0], *batch[0]], [*contract[1], *batch[1]], strict=True)))
+    return layout.masked(x, contract[0], 0), layout.masked(y, contract[1], 0)
 
 
 def _dot_general(
@@ -150,6 +162,10 @@ def _convolution(
     rank = x.ndim - 2
     spatial = "".join(map(str, range(rank)))
     lhs_spec, rhs_spec = lhs_spec or f"bf{spatial}", rhs_spec or f"oi{spatial}"
+    if current().sizes:
+        require_whole([x.shape[lhs_spec.index("f")], *kernel.shape], "a convolution over channels or with a kernel")
+        places = [lhs_spec.index(label) for label in spatial]
+        x = layout.masked(layout.compact(x, places), places, 0)
     out_spec, dtype = out_spec or f"bf{spatial}", dtype or x.dtype
     left, right = tuple(lhs_dilation or (1,) * rank), tuple(rhs_dilation or (1,) * rank)
     sizes: dict[str, int] = {}
@@ -160,8 +176,8 @@ def _convolution(
         dilated = (size - 1) * left[dim] + 1 if size else 0
         reach = (width - 1) * right[dim] + 1 if width else 0
         room = dilated + sum(padding[dim]) - reach
-        sizes[str(dim)] = room // stride[dim] + 1 if room >= 0 else 0
-    shape = tuple(sizes[label] for label in out_spec)
+        sizes[str(dim)] = room // stride[dim] + 1 if isinstance(room, Dim) or room >= 0 else 0
+    shape = tuple(decided(sizes[label]) for label in out_spec)
 
     def labels(spec: str) -> str:
         return "[" + ", ".join(spec) + "]"

@@ -87,6 +87,9 @@ class Function:
         self.attributes: list[str] = []
         self.blocks = [Block()]
         self.num_values = 0
+        self.sizes: dict[Any, Any] = {}
+        """What sizes that vary are made of (see `dims`); empty in most functions."""
+        self.intervals: dict[Any, tuple[int, int]] = {}
 
     def argument(self, shape: Sequence[int], dtype: torch.dtype, weak: bool = False) -> Value:
         value = Value(f"%arg{len(self.arguments)}", shape, dtype, weak)

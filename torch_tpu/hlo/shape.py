@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from torch_tpu.hlo import layout, padding
 from torch_tpu.hlo.arith import broadcast_in_dim, scalar
-from torch_tpu.hlo.core import Number, Value, emit, region
+from torch_tpu.hlo.core import Number, Value, current, emit, region
 from torch_tpu.hlo.types import tensor_type
 
 
@@ -24,6 +25,8 @@ def reshape(x: Value, shape: Sequence[int]) -> Value:
     shape = tuple(shape)
     if x.shape == shape:
         return x
+    if current().sizes:
+        return layout.reshape(x, shape)
     return emit(f"stablehlo.reshape {x.name} : ({x.type}) -> {tensor_type(shape, x.dtype)}", shape, x.dtype)
 
 
@@ -68,6 +71,8 @@ def move_dim(x: Value, source: int, target: int) -> Value:
 
 def slice(x: Value, start: Sequence[int], limit: Sequence[int], step: Sequence[int] | None = None) -> Value:
     step = tuple(step) if step is not None else (1,) * x.ndim
+    if current().sizes and padding.is_bounded([*x.shape, *start, *limit]):
+        return padding.slice(x, start, limit, step)
     shape = tuple(max(0, -(-(hi - lo) // by)) for lo, hi, by in zip(start, limit, step, strict=True))
     if shape == x.shape:
         return x
@@ -91,6 +96,8 @@ def index_in_dim(x: Value, dim: int, index: int, keep_dim: bool = False) -> Valu
 
 
 def dynamic_slice(x: Value, starts: Sequence[Value], sizes: Sequence[int]) -> Value:
+    if current().sizes:
+        sizes = padding.window_sizes(x, sizes)
     names = ", ".join([x.name, *(start.name for start in starts)])
     signature = ", ".join([x.type, *(start.type for start in starts)])
     return emit(
@@ -104,6 +111,12 @@ def dynamic_slice(x: Value, starts: Sequence[Value], sizes: Sequence[int]) -> Va
 def dynamic_update_slice(x: Value, update: Value, starts: Sequence[Value | int]) -> Value:
     """x with a block replaced. Out-of-range starts are clamped, as XLA does."""
     places = [start if isinstance(start, Value) else scalar(start, torch.int32) for start in starts]
+    if current().sizes and padding.is_bounded([*x.shape, *update.shape]):
+        return padding.dynamic_update_slice(x, update, places)
+    return _dynamic_update_slice(x, update, places)
+
+
+def _dynamic_update_slice(x: Value, update: Value, places: Sequence[Value]) -> Value:
     names = ", ".join(value.name for value in [x, update, *places])
     signature = ", ".join(value.type for value in [x, update, *places])
     return emit(f"stablehlo.dynamic_update_slice {names} : ({signature}) -> {x.type}", x.shape, x.dtype)
@@ -120,6 +133,8 @@ def pad(
     interior = tuple(interior) if interior is not None else (0,) * x.ndim
     if not any(low) and not any(high) and not any(interior):
         return x
+    if current().sizes and padding.is_bounded([*x.shape, *low, *high]):
+        return padding.pad(x, low, high, value, interior)
     filling = value if isinstance(value, Value) else scalar(value, x.dtype)
     shape = tuple(
         size + lo + hi + max(0, size - 1) * inner
@@ -137,6 +152,8 @@ def concatenate(values: Sequence[Value], dim: int) -> Value:
     if len(values) == 1:
         return values[0]
     dim %= values[0].ndim
+    if current().sizes and any(padding.is_bounded(value.shape) for value in values):
+        return padding.concatenate(values, dim)
     shape = list(values[0].shape)
     shape[dim] = sum(value.shape[dim] for value in values)
     names = ", ".join(value.name for value in values)
@@ -156,6 +173,8 @@ def reverse(x: Value, dims: Sequence[int]) -> Value:
     dims = [dim % x.ndim for dim in dims]
     if not dims:
         return x
+    if current().sizes and padding.is_bounded([x.shape[dim] for dim in dims]):
+        return padding.reverse(x, dims)
     return emit(f"stablehlo.reverse {x.name}, dims = [{_ints(dims)}] : {x.type}", x.shape, x.dtype)
 
 
@@ -174,6 +193,10 @@ def gather(
 ) -> Value:
     """StableHLO's gather: https://openxla.org/stablehlo/spec#gather. Out-of-range indices are clamped."""
     index_vector_dim = indices.ndim - 1 if index_vector_dim is None else index_vector_dim
+    if current().sizes:
+        pairs = zip(operand_batching_dims, start_indices_batching_dims, strict=True)
+        x, indices = padding.for_gather(x, indices, list(pairs), start_index_map)
+        slice_sizes = padding.window_sizes(x, slice_sizes)
     batch = [size for dim, size in enumerate(indices.shape) if dim != index_vector_dim]
     dropped = {*collapsed_slice_dims, *operand_batching_dims}
     offsets = [size for dim, size in enumerate(slice_sizes) if dim not in dropped]
@@ -217,6 +240,13 @@ def scatter(
     `combine(old, update)` is applied in unspecified order.
     """
     index_vector_dim = indices.ndim - 1 if index_vector_dim is None else index_vector_dim
+    if current().sizes and any(padding.is_bounded(value.shape) for value in (x, indices, updates)):
+        windows = [dim for dim in range(x.ndim) if dim not in {*inserted_window_dims, *input_batching_dims}]
+        pairs = zip(input_batching_dims, scatter_indices_batching_dims, strict=True)
+        x, indices, updates = padding.for_scatter(
+            x, indices, updates, list(pairs), list(zip(windows, update_window_dims, strict=True)),
+            scatter_dims_to_operand_dims, index_vector_dim,
+        )  # fmt: skip
     element = Value("", (), x.dtype)
     body, _ = region([element, element], combine)
     fields = [

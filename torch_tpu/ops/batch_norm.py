@@ -13,7 +13,7 @@ import torch
 
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
-from torch_tpu.ops.normalization import moments, wide
+from torch_tpu.ops.normalization import inverse, moments, wide
 from torch_tpu.ops.registry import Context, lowering
 
 
@@ -49,6 +49,8 @@ def _blend(running: Value, new: Value, momentum: Value | float) -> Value:
 
 
 def _unbiased(variance: Value, count: int) -> Value:
+    if isinstance(count, hlo.Dim):
+        return variance * (hlo.scalar(count, variance.dtype) * inverse(count - 1, variance.dtype))
     return variance * (count / (count - 1)) if count > 1 else variance * float("nan")
 
 
@@ -214,7 +216,7 @@ def native_batch_norm_backward(
         scale = rstd if weight is None else rstd * _per_channel(weight, x)
         inner = grad
         if train:
-            share = 1.0 / max(_count(x), 1)
+            share = inverse(max(_count(x), 1), grad.dtype)
             inner = grad - _per_channel(grad_sum * share, x) - normal * _per_channel(grad_dot * share, x)
         results[0] = hlo.convert(inner * scale, narrow)
     if output_mask[1]:

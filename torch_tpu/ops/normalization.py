@@ -133,12 +133,19 @@ def masked_softmax_backward(ctx: Context, grad: Value, out: Value, mask: Value, 
 # Layer norm and RMS norm
 
 
+def inverse(count: int, dtype: torch.dtype) -> Value | float:
+    """1 / count as an operand."""
+    if isinstance(count, hlo.Dim):
+        return 1.0 / hlo.scalar(count, dtype)
+    return 1.0 / count if count else float("nan")
+
+
 def moments(x: Value, dims: Sequence[int]) -> tuple[Value, Value, Value]:
     """Mean and (biased) variance over dims, which are kept, and x - mean."""
     count = 1
     for dim in dims:
         count *= x.shape[dim]
-    scale = 1.0 / count if count else float("nan")
+    scale = inverse(count, x.dtype)
     mean = hlo.reduce_sum(x, dims, keep_dim=True) * scale
     centered = x - mean
     return mean, hlo.reduce_sum(centered * centered, dims, keep_dim=True) * scale, centered
@@ -205,7 +212,7 @@ def _centered_gradient(grad: Value, normal: Value, rstd: Value, dims: Sequence[i
     count = 1
     for dim in dims:
         count *= grad.shape[dim]
-    scale = 1.0 / max(count, 1)
+    scale = inverse(max(count, 1), grad.dtype)
     first = hlo.reduce_sum(grad, dims, keep_dim=True) * scale
     second = hlo.reduce_sum(grad * normal, dims, keep_dim=True) * scale
     return rstd * (grad - first - normal * second)

@@ -70,9 +70,13 @@ def moments(x: Value, dims: Sequence[int], correction: float | None = 1, keepdim
     if not (x.dtype.is_floating_point or x.dtype.is_complex):
         raise RuntimeError(f"variances are of floating point or complex numbers, not of {x.dtype}")
     x = hlo.convert(x, hlo.compute_dtype(x.dtype))
-    size = count(x, dims)
+    size, lost = count(x, dims), 1 if correction is None else correction
     centre = hlo.quotient(hlo.reduce_sum(x, dims, True), size)
-    freedom = max(0.0, size - (1 if correction is None else correction))
+    freedom: Value | float
+    if isinstance(size, hlo.Dim):
+        freedom = hlo.maximum(hlo.scalar(size, hlo.real_dtype(x.dtype)) - float(lost), 0)
+    else:
+        freedom = max(0.0, size - lost)
     gap = x - centre
     spread = hlo.quotient(hlo.reduce_sum(hlo.square(hlo.real(gap)), dims, keepdim), freedom)
     if x.dtype.is_complex:  # only then added: with no freedom left, a constant part gives NaN
