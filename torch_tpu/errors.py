@@ -48,7 +48,7 @@ class BoundedError(TpuError):
     """A program for sizes that vary up to a bound cannot be made, because a part of it needs the sizes themselves.
 
     Compiled graphs catch it: such a graph is compiled for each set of sizes instead, which `torch_tpu.stats` counts as
-    `specialized`. What to do, if that happens too often: mark the dimension static by `torch._dynamo.mark_static`, or
+    `specialized`. What to do: if that happens too often, mark the dimension static by `torch._dynamo.mark_static`, or
     pad the inputs to a few sizes.
     """
 

@@ -34,6 +34,7 @@ class Counters:
         "device_to_host_bytes",
         "decompositions",
         "calls_in_between",
+        "specialized",
         "fallbacks",
     )
 
@@ -50,6 +51,7 @@ class Counters:
     device_to_host_bytes: int
     decompositions: int
     calls_in_between: int
+    specialized: int
     fallbacks: dict[str, int]
 
     def __init__(self) -> None:
@@ -83,6 +85,7 @@ DESCRIPTIONS: dict[str, str] = {
     "device_to_host_bytes": "their bytes",
     "decompositions": "operators traced through one of PyTorch's decompositions",
     "calls_in_between": "calls in compiled graphs that no program can do, and that ran between their programs",
+    "specialized": "compiled graphs with sizes that vary which need a program for each set of sizes",
     "fallbacks": "operators that ran on the CPU instead, and how often",
 }
 

@@ -12,6 +12,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from torch_tpu.compile import control_flow
+from torch_tpu.compile.bounds import Bounds
 from torch_tpu.compile.decompositions import table
 from torch_tpu.compile.graphs import Graph
 from torch_tpu.compile.options import Options, parse
@@ -39,8 +40,9 @@ def compile_graph(
     """
     chosen = parse(options, mode)
     name = chosen.custom_module_name or f"graph_{next(_numbers)}"
+    bounds = Bounds(chosen)
     compiled = {
-        kind: partial(_compile, kind=kind, name=f"{name}_{suffix}", options=chosen)
+        kind: partial(_compile, kind=kind, name=f"{name}_{suffix}", options=chosen, bounds=bounds)
         for kind, suffix in (("forward", "fwd"), ("backward", "bwd"), ("inference", "inf"))
     }
     make = aot_autograd(
@@ -54,5 +56,7 @@ def compile_graph(
     return make(module, inputs)
 
 
-def _compile(module: fx.GraphModule, inputs: Sequence[Any], *, kind: str, name: str, options: Options) -> Graph:
-    return Graph(module, kind, name, options)
+def _compile(
+    module: fx.GraphModule, inputs: Sequence[Any], *, kind: str, name: str, options: Options, bounds: Bounds
+) -> Graph:
+    return Graph(module, kind, name, options, bounds)

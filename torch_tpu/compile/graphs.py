@@ -6,6 +6,7 @@ installs one. What cannot be lowered after all is found out at that moment: the 
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,16 +17,21 @@ import torch
 from torch import fx
 
 from torch_tpu import _plug, ops, recompiles, settings
-from torch_tpu.compile import splitting
+from torch_tpu.compile import bounded, bounded_trace, splitting
+from torch_tpu.compile.bounds import Bounds
 from torch_tpu.compile.interpreter import CannotLower, Interpreter
 from torch_tpu.compile.options import CompiledProgram, Options
 from torch_tpu.eager import configure, signature
 from torch_tpu.eager.call import Call, Codes
 from torch_tpu.eager.observe import observers
 from torch_tpu.eager.program import Program
+from torch_tpu.errors import BoundedError
 from torch_tpu.hlo import Value
+from torch_tpu.hlo.dims import DifferentSizes
 from torch_tpu.runtime import platform
 from torch_tpu.stats import counters
+
+log = logging.getLogger(__name__)
 
 _graphs: weakref.WeakValueDictionary[int, Graph] = weakref.WeakValueDictionary()
 _pool = ThreadPoolExecutor(2, thread_name_prefix="torch_tpu compile")
@@ -44,7 +50,7 @@ class Graph:
     between.
     """
 
-    def __init__(self, module: fx.GraphModule, kind: str, name: str, options: Options):
+    def __init__(self, module: fx.GraphModule, kind: str, name: str, options: Options, bounds: Bounds):
         ops.load()
         configure.configure()
         self._boxed_call = True  # in the instance, because wrappers copy what is there
@@ -53,6 +59,9 @@ class Graph:
         """"forward", "backward" or "inference"."""
         self.name = name
         self.options = options
+        self.bounds = bounds
+        self.bounded: bounded.BoundedRun | None = None
+        """How it runs with sizes that vary, if it can."""
         self.attributes = lift_attributes(module)
         """Device tensors that the graph holds itself: further arguments."""
         self._run: Callable[[list[Any]], Any] = self._call_program
@@ -61,9 +70,22 @@ class Graph:
             self._split(apart)
         else:
             inputs = module.graph.find_nodes(op="placeholder")
-            kinds = [_kind(node) for node in inputs]
-            self.number = _plug.define_graph(kinds, splitting.written_inputs(module), kind)
+            kinds, written = [_kind(node) for node in inputs], splitting.written_inputs(module)
+            self.number = _plug.define_graph(kinds, written, kind)
             _graphs[self.number] = self
+            self._plan(written, {})
+
+    def _plan(self, written: set[int], same: bounded.Same) -> None:
+        """Prepares for sizes that vary."""
+        try:
+            plan = bounded.plan(self.module, same)
+        except BoundedError as error:
+            self.specialize(str(error))
+            return
+        if plan is not None:
+            self.bounded = bounded.BoundedRun(self.module, plan, self.bounds, written, self.kind)
+            _graphs[self.bounded.number] = self
+            self._run = self._call_bounded
 
     def __call__(self, args: list[Any]) -> Any:
         return self._run(args)
@@ -81,13 +103,38 @@ class Graph:
             return self.module(*args)
         return self._run(args)
 
+    def _call_bounded(self, args: list[Any]) -> Any:
+        assert self.bounded is not None
+        args += self.attributes
+        try:
+            if observers:
+                return observers[-1].graph_called(self, args, self.bounded)
+            return self.bounded(args)
+        except BoundedError as error:
+            same = bounded.equate(self.bounded.plan, error.sizes, args) if isinstance(error, DifferentSizes) else None
+            if same is None:
+                self.specialize(str(error))
+            else:
+                self._plan(self.bounded.all_written, same)
+            del args[len(args) - len(self.attributes) :]
+        except NotCompiledYet:
+            return self.module(*args)
+        return self._run(args)
+
+    def specialize(self, reason: str) -> None:
+        """From now on makes a program for each set of sizes."""
+        counters.specialized += 1
+        log.info("%s is compiled for each set of sizes: %s", self.name, reason)
+        self.bounded = None
+        self._run = self._call_program
+
     def _split(self, apart: Collection[fx.Node]) -> None:
         """From now on runs programs for the parts that can be lowered, and the nodes `apart` in between."""
         whole, programs = splitting.split(self.module, apart)
         for name, part in list(whole.named_children()):
             if name in programs:
                 assert isinstance(part, fx.GraphModule)
-                graph = Graph(part, self.kind, f"{self.name}_{name.rpartition('_')[2]}", self.options)
+                graph = Graph(part, self.kind, f"{self.name}_{name.rpartition('_')[2]}", self.options, self.bounds)
                 delattr(whole, name)
                 setattr(whole, name, _Unboxed(graph))
         count = len(apart)
@@ -122,6 +169,7 @@ def miss_graph(
     Raises:
         CannotLower: a node is not in a program's power.
         NotCompiledYet: the option `async_compile` is set, and the call's program is not ready.
+        BoundedError: nor is it with sizes that vary.
     """
     graph = _graphs[number]
     assert key is not None, "the plug refuses a call that has no key"
@@ -131,14 +179,20 @@ def miss_graph(
         _compiling.pop(key).result()  # raises what the compiler raised; the entry was there, and forgotten since
     call = Call(graph.name, args, codes, avals, wide=True)
     with call.function:
-        run = Interpreter(call.trace)
-        given = [run.settle(arg) for arg in call.meta_args]
-        returns, results = _describe(call, given, run.run(graph.module, given))
+        if graph.bounded is not None and graph.bounded.number == number:
+            interpreter = bounded_trace.BoundedInterpreter(call, graph.bounded)
+            answers = interpreter.run(graph.module, call.meta_args[: graph.bounded.num_inputs])
+            returns, results = bounded_trace.describe(call, interpreter, answers)
+        else:
+            run = Interpreter(call.trace)
+            given = [run.settle(arg) for arg in call.meta_args]
+            returns, results = _describe(call, given, run.run(graph.module, given))
         writes, written = call.written()
         outputs = results + written
         program, inputs = call.finish(outputs, call.donate(outputs, writes, written, donated))
 
     names = [node.name for node in graph.module.graph.find_nodes(op="placeholder")]
+    names += ["a size"] * (len(args) - len(names))
     parts = signature.of_call(names, args, codes, avals, donated)
 
     if settings.eager_mode == "fused":  # recorded, and compiled together with what follows

@@ -1,0 +1,287 @@
+"""Compiled functions whose sizes vary: few programs, and results as for the sizes themselves."""
+
+from __future__ import annotations
+
+import copy
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from torch_tpu.stats import counters as the_counters
+from torch_tpu.stats import num_compiles
+
+VOCABULARY, WIDTH, HEADS = 50, 16, 2
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class Block(nn.Module):
+    """Attention with rotary positions, and an MLP."""
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.after = nn.LayerNorm(WIDTH), nn.RMSNorm(WIDTH)
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.out = nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH, bias=False)
+
+    def forward(self, x, mask, cos, sin):
+        batch, length, _ = x.shape
+        q, k, v = self.qkv(self.before(x)).view(batch, length, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+        q, k = rotated(q, cos, sin), rotated(k, cos, sin)
+        if mask is None:
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+            mixed = scores.masked_fill(~mask, float("-inf")).softmax(-1) @ v
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, -1))
+        return x + self.down(F.gelu(self.up(self.after(x))))
+
+
+def rotated(x, cos, sin):
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat([-second, first], -1) * sin
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        self.blocks = nn.ModuleList([Block(), Block()])
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, tokens, real):
+        """tokens: int64[B, T]; real: bool[B, T], False for what is not attended to."""
+        length = tokens.shape[1]
+        places = torch.arange(length, device=tokens.device)
+        angles = places[:, None] * 100.0 ** -torch.linspace(0, 1, WIDTH // HEADS // 2, device=tokens.device)
+        angles = torch.cat([angles, angles], -1)
+        causal = places[:, None] >= places
+        x = self.embedding(tokens)
+        for block, mask in zip(self.blocks, (None, causal & real[:, None, None]), strict=True):
+            x = block(x, mask, angles.cos(), angles.sin())
+        return self.head(x)
+
+    def loss(self, tokens, real):
+        logits = self(tokens[:, :-1], real[:, :-1])
+        return F.cross_entropy(logits.reshape(-1, VOCABULARY), tokens[:, 1:].reshape(-1))
+
+
+def batch(size, length):
+    real = torch.arange(length) < torch.randint(1, length, (size, 1))
+    return torch.randint(0, VOCABULARY, (size, length)), real
+
+
+def test_training_with_varying_batch_and_length(counters):
+    """Forward and backward of a transformer, 60 steps of different sizes."""
+    model = Model()
+    moved = copy.deepcopy(model).to("tpu")
+    step = torch.compile(moved.loss, backend="tpu", dynamic=True)
+    chosen = random.Random(0)
+    before = num_compiles()
+    for _ in range(60):
+        tokens, real = batch(chosen.randint(2, 7), chosen.randint(5, 40))
+        model.zero_grad(), moved.zero_grad()
+        wanted = model.loss(tokens, real)
+        wanted.backward()
+        loss = step(tokens.to("tpu"), real.to("tpu"))
+        loss.backward()
+        torch.testing.assert_close(loss.cpu(), wanted)
+        for (name, a), b in zip(moved.named_parameters(), model.parameters(), strict=True):
+            torch.testing.assert_close(a.grad.cpu(), b.grad, msg=lambda m, n=name: f"{n}: {m}")
+    assert num_compiles() - before <= 8
+    assert counters.specialized == 0 and not counters.fallbacks
+
+
+def check_sizes(function, sizes, *, programs, inputs=lambda n, m: (torch.randn(n, m, 4),), specialized=0, **options):
+    """Compiles for two varying sizes, the first dimensions of the first input; compares, and counts."""
+    made = []
+    compiled = torch.compile(function, backend="tpu", options={**options, "debug_callback": made.append})
+    before = the_counters.specialized
+    for n, m in sizes:
+        given = inputs(n, m)
+        moved = [x.to("tpu") for x in given]
+        for dim in range(2):
+            torch._dynamo.mark_dynamic(moved[0], dim)
+        found, wanted = compiled(*moved), function(*given)
+        for a, b in zip(tree_leaves(found), tree_leaves(wanted), strict=True):
+            torch.testing.assert_close(a.cpu() if isinstance(a, torch.Tensor) else a, b, equal_nan=True)
+    assert len(made) == programs
+    assert the_counters.specialized - before == specialized
+
+
+SIZES = [(3, 5), (4, 6), (2, 7), (4, 4), (3, 3)]
+
+FUNCTIONS = {
+    "statistics": lambda x: (x.mean(1), x.mean(), x.var(1), x.std((0, 1)), x.var(0, correction=0), x.norm(dim=1)),
+    "normalization": lambda x: (
+        F.layer_norm(x.transpose(1, 2), (x.shape[1],)),
+        F.group_norm(x.transpose(1, 2), 2),
+        F.batch_norm(x.transpose(1, 2), None, None, training=True),
+        F.normalize(x, dim=1),
+    ),
+    "softmax and extremes": lambda x: (
+        x.softmax(1), x.log_softmax(1), x.logsumexp(1), x.argmax(1), x.max(1), x.min(0), x.argmax(), x.amax((0, 1)),
+        (x > 0).any(1), (x > 0).all(), (x > 0).sum(1),
+    ),
+    "order": lambda x: (x.sort(1), x.argsort(0), x.topk(2, 1), x.topk(2, 2), x.flip(1), x.roll(1, 1), x.roll(-2, 1)),
+    "scans": lambda x: (x.cumsum(1), x.cumprod(1), x.cummax(1)),
+    "joins": lambda x: (
+        torch.cat([x[:, 1:], x[:, :1]], 1), torch.cat([x, x], 1), torch.stack([x, x * 2], 0),
+        torch.cat([x, torch.zeros(x.shape[0], 3, 4, device=x.device)], 1), F.pad(x, (0, 0, 1, 2)),
+    ),
+    "shapes": lambda x: (
+        x.reshape(x.shape[0], -1) * 2, x.reshape(-1, 4) * 2, x.transpose(0, 1).reshape(-1) * 2, x.repeat(2, 2, 1),
+        x.repeat_interleave(2, 1), x[:, :, None].expand(-1, -1, 2, -1).reshape(x.shape[0], x.shape[1] * 2, 4),
+    ),
+    "products": lambda x: (
+        torch.einsum("btk,bsk->ts", x, x), x.reshape(-1, 4).t() @ x.reshape(-1, 4), torch.bmm(x, x.transpose(1, 2)),
+        torch.outer(x[:, 0, 0], x[0, :, 0]), torch.cdist(x, x), (x @ x.transpose(1, 2)).tril(),
+    ),
+    "factories": lambda x: (
+        torch.full_like(x, 2.0), torch.arange(x.shape[1], device=x.device), torch.ones(x.shape[0], 3, device=x.device),
+    ),
+    "numbers": lambda x: (x * x.shape[1], x + x.numel(), x / x.shape[0], x.shape[0] * x.shape[1]),
+    "indices": lambda x: (
+        F.embedding(x.argmax(2), torch.ones(4, 3, device=x.device)), x.gather(2, x.argsort(2)),
+        torch.zeros_like(x).scatter(1, x.argsort(1), x), x[torch.arange(x.shape[0], device=x.device), -1],
+        torch.zeros(9, 4, device=x.device).index_add(0, torch.arange(x.shape[1], device=x.device), x[0]),
+        torch.zeros(20, 4, device=x.device).index_copy(0, torch.arange(x.shape[1], device=x.device), x[0]),
+    ),
+    "losses": lambda x: (
+        F.cross_entropy(x.reshape(-1, 4), x.argmax(2).reshape(-1)),
+        F.cross_entropy(x.transpose(1, 2), x.argmax(2), ignore_index=1),
+        F.mse_loss(x, x * 2), F.kl_div(x.log_softmax(-1), x.softmax(-1), reduction="batchmean"),
+    ),
+    "attention": lambda x: (
+        F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], is_causal=True),
+        F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], attn_mask=(x[:, None, :, :1] > 0).mT),
+    ),
+    "windows": lambda x: (
+        F.conv1d(x.transpose(1, 2), torch.ones(3, 4, 3, device=x.device), padding=1),
+        F.adaptive_avg_pool1d(x.transpose(1, 2), 1),
+    ),
+    "views of inputs and results": lambda x: (x[:, 1:], x[:, -1], (y := x * 2), y[:, 1:], y.mT),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(name):
+    """One program for all sizes up to 4 and 8."""
+    check_sizes(FUNCTIONS[name], SIZES, programs=1)
+
+
+def test_growing_and_buckets():
+    def function(x):
+        return x.softmax(1).sum(0)
+
+    lengths = [(3, n) for n in (9, 12, 5, 40, 60, 9)]
+    check_sizes(function, lengths, programs=2)
+    torch._dynamo.reset()
+    check_sizes(function, lengths, programs=3, num_dynamic_buckets=4)
+    torch._dynamo.reset()
+    check_sizes(function, [(3, n) for n in (9, 15, 30, 33)], programs=2, bucket_size=32)
+
+
+def test_written_inputs_and_state():
+    """A cache that is written in place, and one that grows."""
+
+    def write(x, cache):
+        cache[: x.shape[0], : x.shape[1]] += x
+        return cache.sum()
+
+    def grow(x, past):
+        longer = torch.cat([past, x], 1)
+        return longer, longer.mean(1)
+
+    made = []
+    compiled = torch.compile(write, backend="tpu", options={"debug_callback": made.append})
+    cache, other = torch.zeros(5, 9, 4), torch.zeros(5, 9, 4, device="tpu")
+    for n, m in SIZES:
+        x = torch.randn(n, m, 4)
+        moved = x.to("tpu")
+        for dim in range(2):
+            torch._dynamo.mark_dynamic(moved, dim)
+        write(x, cache), compiled(moved, other)
+        torch.testing.assert_close(other.cpu(), cache)
+    assert len(made) == 1
+    made.clear()
+    compiled = torch.compile(grow, backend="tpu", options={"debug_callback": made.append})
+    past = torch.randn(2, 3, 4)
+    state = past.to("tpu")
+    for _ in range(8):
+        x = torch.randn(2, 2, 4)
+        torch._dynamo.mark_dynamic(state, 1)
+        (past, wanted), (state, found) = grow(x, past), compiled(x.to("tpu"), state)
+        torch.testing.assert_close(found.cpu(), wanted)
+        assert state.stride() == past.stride() and state.is_contiguous()
+    torch.testing.assert_close(state.cpu(), past)
+    torch.testing.assert_close((state.view(2, -1) * 2).cpu(), past.view(2, -1) * 2)
+    assert len(made) == 3
+
+
+def test_what_needs_the_sizes_is_compiled_for_each():
+    """Every element of a vector by itself: correct, and counted."""
+    check_sizes(lambda x: torch.fft.fft(x, dim=1).abs(), SIZES[:2], programs=2, specialized=1)
+
+
+def test_random_numbers_do_not_depend_on_the_bound():
+    compiled = torch.compile(lambda x: F.dropout(x, 0.5), backend="tpu", dynamic=True)
+    for n in (3, 5, 9, 4):
+        x = torch.ones(n, 6, device="tpu")
+        torch.manual_seed(n)
+        found = compiled(x).cpu()
+        torch.manual_seed(n)
+        torch.testing.assert_close(found, F.dropout(x, 0.5).cpu())
+
+
+# ---- Hugging Face's generate
+
+
+@pytest.fixture(scope="module")
+def llama():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=61, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=128,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_generate(llama, cache, counters):
+    """Batches and lengths vary; the forward's programs are few and tokens are the CPU's, or those of eager sampling."""
+    made = []
+    plain = copy.deepcopy(llama).to("tpu")
+    model = copy.deepcopy(plain)
+    model.forward = torch.compile(model.forward, backend="tpu", options={"debug_callback": made.append})
+    settings = {"max_new_tokens": 8, "pad_token_id": 0, "disable_compile": True}
+    settings |= {"cache_implementation": "static"} if cache == "static" else {}
+    counts = []
+    for size, length in ((2, 5), (2, 9), (3, 7), (2, 14), (4, 3), (3, 12)):
+        tokens = torch.randint(1, 61, (size, length))
+        mask = torch.ones_like(tokens)
+        mask[0, :2] = 0
+        moved = {"attention_mask": mask.to("tpu"), **settings}
+        wanted = llama.generate(tokens, attention_mask=mask, do_sample=False, **settings)
+        found = model.generate(tokens.to("tpu"), do_sample=False, **moved)
+        assert torch.equal(found.cpu(), wanted)
+        results = []
+        for each in (plain, model):
+            torch.manual_seed(7)
+            results.append(each.generate(tokens.to("tpu"), do_sample=True, temperature=0.8, top_k=20, **moved).cpu())
+        assert torch.equal(*results)
+        counts.append(len(made))
+    assert counts[-1] <= 16, counts
+    assert counters.specialized == 0 and not counters.fallbacks

@@ -1,0 +1,347 @@
+"""Graphs with sizes that vary: one program for all sizes up to a bound.
+
+A graph of Dynamo's or AOTAutograd's has symbolic sizes, and each of its nodes carries a fake tensor that says its shape
+in them. A `BoundedTrace` lowers such a graph with `hlo.Dim`s in the place of those sizes. It is functional: views are
+lowered by their copying forms, and tensors are known by their fake tensors. What cannot be done so raises BoundedError,
+and the graph is compiled for each set of sizes instead.
+
+When it runs, inputs with bounded dimensions are padded to the bounds (those that come from a bounded graph are already,
+see `eager/padded.py`), and results belong to tensors of the real sizes.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import sympy
+import torch
+from torch import fx
+from torch._guards import detect_fake_mode
+from torch._ops import OpOverload
+from torch.utils._pytree import tree_leaves
+from torch.utils._sympy.value_ranges import ValueRanges
+
+from torch_tpu import _plug
+from torch_tpu.compile.bounds import Bounds
+from torch_tpu.eager import padded
+from torch_tpu.errors import BoundedError
+from torch_tpu.hlo import dims
+
+Size = Any
+"""An int, or an expression where it varies."""
+
+
+Same = Mapping[Any, Any]
+"""Variables in whose place others stand, since an operator needs them to be equal."""
+
+
+def sizes_of(tensor: torch.Tensor, same: Same) -> tuple[Size, ...]:
+    """A fake tensor's sizes: ints and expressions."""
+    return tuple(_size(size, same) for size in tensor.shape)
+
+
+def _size(size: int | torch.SymInt, same: Same) -> Size:
+    if not isinstance(size, torch.SymInt):
+        return size
+    expr = size.node.expr.xreplace(same)
+    return int(expr) if expr.is_Integer else sympy.expand(expr)
+
+
+class Place(NamedTuple):
+    """Where the value of a variable is found: an input, or the size of its dimension less a number."""
+
+    input: int
+    axis: int = -1
+    more: int = 0
+
+    def value(self, args: Sequence[Any]) -> int:
+        given = args[self.input]
+        return given if self.axis < 0 else given.shape[self.axis] - self.more
+
+
+@dataclass
+class Plan:
+    """What of a graph's inputs and outputs varies."""
+
+    symbols: list[Any] = field(default_factory=list)
+    """The variables."""
+    places: list[Place] = field(default_factory=list)
+    """Where their values are found."""
+    inputs: dict[int, tuple[Size, ...]] = field(default_factory=dict)
+    """The sizes of inputs that have bounded dimensions."""
+    numbers: list[int] = field(default_factory=list)
+    """Inputs that are numbers and vary."""
+    outputs: list[tuple[Size, ...] | Size | None] = field(default_factory=list)
+    """The sizes of outputs that have bounded dimensions, and outputs that are sizes."""
+    aliases: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """Outputs that are views: of which input ("input", place) or other output ("output", place)."""
+    same: dict[Any, Any] = field(default_factory=dict)
+    equal: list[tuple[Place, Place]] = field(default_factory=list)
+    """What must be equal for that."""
+    sizes: set[Any] = field(default_factory=set)
+    """Variables that are sizes of tensors, and so not negative."""
+    margins: dict[Any, int] = field(default_factory=dict)
+    """By how much an output is longer than a variable."""
+    evaluate: Callable[..., Any] | None = None
+    """From the values of the variables the outputs' sizes, and of views (sizes, strides, offset)."""
+
+    def bind(self, args: Sequence[Any]) -> list[int]:
+        """The values of the variables.
+
+        Raises:
+            BoundedError: some are not equal that the program needs to be.
+        """
+        for one, other in self.equal:
+            if one.value(args) != other.value(args):
+                raise BoundedError("sizes differ that were equal when the program was made")
+        return [place.value(args) for place in self.places]
+
+
+def plan(module: fx.GraphModule, same: Same) -> Plan | None:
+    """The plan of a graph, or None where no size varies."""
+    made = Plan(same=dict(same))
+    known: dict[Any, Place] = {}
+    for place, node in enumerate(module.graph.find_nodes(op="placeholder")):
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt) and not isinstance(_size(value, {}), int):
+            made.numbers.append(place)
+            if _size(value, {}).is_Symbol:
+                known[_size(value, {})] = Place(place)
+        elif isinstance(value, torch.Tensor):
+            sizes = sizes_of(value, {})
+            if any(not isinstance(size, int) for size in sizes):
+                if value.device.type != "tpu":
+                    return None
+                made.inputs[place] = sizes
+    for place, sizes in made.inputs.items():
+        for axis, size in enumerate(sizes):
+            symbol, more = _symbol_and_rest(size)
+            if symbol is not None:
+                known.setdefault(symbol, Place(place, axis, more))
+    for symbol, other in same.items():
+        made.equal.append((known.pop(symbol), known[other]))
+    made.inputs = {
+        place: tuple(size if isinstance(size, int) else size.xreplace(same) for size in sizes)
+        for place, sizes in made.inputs.items()
+    }
+    used = {same.get(symbol, symbol) for symbol in _used(module)}
+    unknown = set().union(*map(_variables, made.inputs.values())) - known.keys()
+    if unknown:
+        raise BoundedError(f"no input has the size {', '.join(map(str, unknown))}")
+    made.symbols = [symbol for symbol in known if symbol in used]
+    made.places = [known[symbol] for symbol in made.symbols]
+    if not made.symbols:
+        return None
+    for node in module.graph.nodes:
+        for value in tree_leaves(node.meta.get("val")):
+            made.sizes |= set(sizes_of(value, same)) if isinstance(value, torch.Tensor) else set()
+    _plan_outputs(module, made)
+    return made
+
+
+def _symbol_and_rest(size: Size) -> tuple[Any, int]:
+    """(s, c) for a size s + c, else (None, 0)."""
+    if isinstance(size, int) or len(size.free_symbols) != 1:
+        return None, 0
+    (symbol,) = size.free_symbols
+    rest = sympy.expand(size - symbol)
+    return (symbol, int(rest)) if rest.is_Integer else (None, 0)
+
+
+def _variables(sizes: Sequence[Size]) -> set[Any]:
+    return set().union(*(set() if isinstance(size, int) else size.free_symbols for size in sizes))
+
+
+def _used(module: fx.GraphModule) -> set[Any]:
+    """The variables in the sizes of tensors and in what operators are called with."""
+    found: set[Any] = set()
+    for node in module.graph.nodes:
+        values = tree_leaves(node.meta.get("val"))
+        if node.op == "call_function" and isinstance(node.target, OpOverload):
+            values += [source.meta.get("val") for source in node.all_input_nodes]
+        for value in values:
+            sizes = value.shape if isinstance(value, torch.Tensor) else [value]
+            if isinstance(value, torch.SymInt) and node.op != "call_function":
+                continue
+            for size in sizes:
+                if isinstance(size, torch.SymInt):
+                    found |= size.node.expr.free_symbols
+    return found
+
+
+def _plan_outputs(module: fx.GraphModule, made: Plan) -> None:
+    (output,) = module.graph.find_nodes(op="output")
+    items = output.args[0] if isinstance(output.args[0], (tuple, list)) else [output.args[0]]
+    values = [item.meta.get("val") if isinstance(item, fx.Node) else item for item in items]
+    for value in values:
+        found: tuple[Size, ...] | Size | None = None
+        if isinstance(value, torch.SymInt) and not isinstance(_size(value, made.same), int):
+            found = _size(value, made.same)
+        elif isinstance(value, torch.Tensor) and any(not isinstance(s, int) for s in sizes_of(value, made.same)):
+            found = sizes_of(value, made.same)
+            for size in found:
+                for symbol in made.symbols:
+                    more = sympy.expand(size - symbol)
+                    if more.is_Integer and more > 0:
+                        made.margins[symbol] = max(int(more), made.margins.get(symbol, 0))
+        made.outputs.append(found)
+    _find_views(module, made, items, values)
+    wanted = [
+        _layout(items[place].meta["val"], made.same) if place in made.aliases else 0 if item is None else item
+        for place, item in enumerate(made.outputs)
+    ]
+    unknown = set().union(*(getattr(leaf, "free_symbols", set()) for leaf in tree_leaves(wanted))) - {*made.symbols}
+    if unknown:
+        raise BoundedError(f"the layout of a result depends on {', '.join(map(str, unknown))}")
+    if made.aliases or any(item is not None for item in made.outputs):
+        made.evaluate = sympy.lambdify(made.symbols, wanted, modules=[_FUNCTIONS, "math"])
+
+
+def _find_views(module: fx.GraphModule, made: Plan, items: Sequence[Any], values: Sequence[Any]) -> None:
+    """AOTAutograd makes a view anew from what it is a view of, by the strides and the offset of what the graph returns."""
+    owners: dict[int, tuple[str, int]] = {}
+    inputs = module.graph.find_nodes(op="placeholder")
+    for place, node in enumerate(inputs):
+        if isinstance(node.meta.get("val"), torch.Tensor):
+            owners.setdefault(_storage(node.meta["val"]), ("input", place))
+    tensors = [place for place, value in enumerate(values) if isinstance(value, torch.Tensor)]
+    for place in sorted(tensors, key=lambda place: -_elements(values[place])):
+        owner = owners.setdefault(_storage(values[place]), ("output", place))
+        if owner != ("output", place) and items[place] not in inputs:
+            made.aliases[place] = owner
+
+
+def _storage(fake: torch.Tensor) -> int:
+    return fake.untyped_storage()._cdata
+
+
+def _elements(fake: torch.Tensor) -> int:
+    return hint(fake.numel())
+
+
+def hint(number: int | torch.SymInt) -> int:
+    """The number that the graph was made with; where data decides, a large one."""
+    if not isinstance(number, torch.SymInt):
+        return number
+    return 1 << 40 if number.node.hint is None else int(number.node.hint)
+
+
+def _layout(fake: torch.Tensor, same: Same) -> tuple[Any, ...]:
+    strides = tuple(_size(stride, same) for stride in fake.stride())
+    return sizes_of(fake, same), strides, _size(fake.storage_offset(), same)
+
+
+_FUNCTIONS = {"FloorDiv": operator.floordiv, "CleanDiv": operator.floordiv, "Mod": operator.mod,
+              "PythonMod": operator.mod, "Max": max, "Min": min}  # fmt: skip
+
+
+class BoundedRun:
+    """How a graph with a plan is called."""
+
+    def __init__(self, module: fx.GraphModule, made: Plan, bounds: Bounds, written: set[int], kind: str):
+        self.plan = made
+        self.bounds = bounds
+        self.all_written = written
+        self.written = written & made.inputs.keys()
+        inputs = module.graph.find_nodes(op="placeholder")
+        kinds = [_kind(node, place in made.numbers) for place, node in enumerate(inputs)]
+        extra = [place for place in made.places if place.axis >= 0]
+        self.num_inputs = len(inputs)
+        # then the values of variables that no input is, as data, and the bounds, as part of the signature
+        self.number = _plug.define_graph(kinds + ["float"] * len(extra) + ["other"] * len(made.symbols), written, kind)
+        self.fake_mode: Any = detect_fake_mode([node.meta.get("val") for node in inputs])
+        self._take_limits()
+
+    def num_guards(self) -> int:
+        """How often PyTorch has decided something by the sizes."""
+        env = self.fake_mode.shape_env
+        return len(env.guards) + sum(env.counter.values())
+
+    def _take_limits(self) -> None:
+        """What PyTorch knows of how large sizes can be."""
+        for symbol in self.plan.symbols:
+            known = self.fake_mode.shape_env.var_to_range.get(symbol)
+            most = getattr(known, "upper", None)
+            if most is not None and most.is_Integer and most < 1 << 31:
+                self.bounds.limits[symbol] = int(most)
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        made = self.plan
+        values = made.bind(args)
+        bounds = self.bounds.choose(made.symbols, values, made.margins)
+        known = dict(zip(made.symbols, bounds, strict=True))
+        given = list(args)
+        for place, sizes in made.inputs.items():
+            given[place] = padded.padded_tensor(args[place], tuple(upper(size, known) for size in sizes))
+        extra = [value for value, place in zip(values, made.places, strict=True) if place.axis >= 0]
+        before = {place: _plug.get_value(given[place]) for place in self.written}
+        answer: list[Any] = _plug.call_graph(self.number, [*given, *extra, *bounds])
+        for place, array in before.items():
+            self._write_back(args[place], given[place], array)
+        if made.evaluate is not None:
+            given_at = {id(item): place for place, item in enumerate(given) if place in made.inputs}
+            evaluated = made.evaluate(*values)
+            for place, sizes in enumerate(evaluated):
+                if made.outputs[place] is None or place in made.aliases:
+                    continue
+                item = answer[place]
+                if not isinstance(item, torch.Tensor):
+                    answer[place] = int(sizes)
+                elif id(item) in given_at:
+                    answer[place] = args[given_at[id(item)]]
+                else:
+                    answer[place] = padded.real_tensor(item, [int(size) for size in sizes])
+            for place, (kind, owner) in made.aliases.items():
+                answer[place] = (args if kind == "input" else answer)[owner].as_strided(*evaluated[place])
+        return answer
+
+    def _write_back(self, target: torch.Tensor, whole: torch.Tensor, before: Any) -> None:
+        """An input that was written: its storage gets the new array."""
+        after = _plug.get_value(whole)
+        if after is before or whole is target:
+            return
+        if target.is_contiguous() and padded.transfer.is_whole(target):
+            padded.set_real(target, after, tuple(whole.shape), tuple(target.shape))
+        else:
+            target.copy_(padded.real_tensor(whole, target.shape))
+
+
+def equate(made: Plan, sizes: Sequence[Any], args: Sequence[Any]) -> dict[Any, Any] | None:
+    """Which variables must be equal so that sizes are the same, if they are in this call; else None."""
+    first, second = sizes[:2]
+    gap = sympy.expand(first - second)
+    symbols = sorted(gap.free_symbols, key=str)
+    if len(sizes) != 2 or len(symbols) != 2 or sympy.expand(gap - symbols[0] + symbols[1]) * sympy.expand(
+        gap + symbols[0] - symbols[1]
+    ) != 0 or not set(symbols) <= set(made.symbols):  # fmt: skip
+        return None
+    values = dict(zip(made.symbols, made.bind(args), strict=True))
+    if values[symbols[0]] != values[symbols[1]]:
+        return None
+    kept, gone = symbols
+    return {**{old: kept if new == gone else new for old, new in made.same.items()}, gone: kept}
+
+
+def upper(size: Size, known: Mapping[Any, int]) -> int:
+    """The most that a size of an input can be."""
+    if isinstance(size, int):
+        return size
+    found = known.get(size)
+    if found is not None:
+        return found
+    low = {symbol: ValueRanges(LEAST, most) for symbol, most in known.items()}
+    return int(dims.bound_sympy(size, low).upper)
+
+
+LEAST = 2
+"""Dynamo makes graphs of their own for sizes of 0 and 1."""
+
+
+def _kind(node: fx.Node, is_number: bool) -> str:
+    value = node.meta.get("val")
+    if is_number:
+        return "float"  # an operand
+    return "tensor" if value is None or isinstance(value, torch.Tensor) else "other"

@@ -1,0 +1,280 @@
+"""Lowering a graph with sizes that vary, by the fake tensors of its nodes; see `bounded`."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.fx.node import map_aggregate, map_arg
+from torch.utils._pytree import tree_leaves
+
+from torch_tpu import hlo
+from torch_tpu.compile.bounded import LEAST, BoundedRun, Plan, Same, Size, hint, sizes_of
+from torch_tpu.compile.interpreter import FAILURES
+from torch_tpu.eager.call import Call
+from torch_tpu.eager.trace import Trace
+from torch_tpu.errors import BoundedError
+from torch_tpu.hlo import Value, dims, layout
+from torch_tpu.ops import registry, schema
+from torch_tpu.ops.registry import Spec
+
+
+class BoundedTrace(Trace):
+    """A trace in which fake tensors stand for values, of shapes with Dims."""
+
+    def __init__(self, call: Call):
+        super().__init__(call.trace.platform, call.trace._rng)
+        self.cells, self.offsets = call.trace.cells, call.trace.offsets
+        call.trace = self
+        self.fakes: dict[int, tuple[torch.Tensor, Value]] = {}
+        self.inputs: dict[int, torch.Tensor] = {}
+        """Meta tensors by the ids of the fake tensors they are inputs for."""
+        self.fake_mode: Any = None
+        self.same: Same = {}
+        self._known: Any = None
+
+    def shape_of(self, fake: torch.Tensor) -> tuple[int, ...]:
+        return tuple(self._dim(size) for size in fake.shape)
+
+    def _dim(self, size: Any) -> Any:
+        """A symbolic number as lowerings take it."""
+        if isinstance(size, torch.SymInt):
+            return dims.dim(size.node.expr.xreplace(self.same))
+        if isinstance(size, (torch.SymFloat, torch.SymBool)):
+            raise BoundedError(f"the number {size} is computed from sizes")
+        return size
+
+    def assign(self, fake: torch.Tensor, value: Value) -> None:
+        """Gives a fake tensor its value, which must have its shape."""
+        shape = self.shape_of(fake)
+        if value.shape != shape:
+            raise BoundedError(f"a result has the shape {value.shape}, not {shape}")
+        self.fakes[id(fake)] = (fake, value)
+
+    def read(self, tensor: torch.Tensor) -> Value:
+        found = self.fakes.get(id(tensor))
+        return super().read(tensor) if found is None else found[1]
+
+    def write(self, tensor: torch.Tensor, value: Value, *, uniform: bool = False) -> None:
+        if id(tensor) not in self.fakes:
+            raise BoundedError("a tensor is written that the graph does not hold")
+        value = hlo.broadcast_to(hlo.convert(value, tensor.dtype), self.shape_of(tensor))
+        self.assign(tensor, value)
+        given = self.inputs.get(id(tensor))
+        if given is not None:
+            whole = layout.compact(value, range(value.ndim))
+            super().write(given, fitted(whole, given.shape))
+
+    def call(self, op: OpOverload, args: Any, kwargs: Any, data: Any = None, known: Any = None) -> Any:
+        """As `Trace.call`.
+
+        Args:
+            known: the fake tensors of the result, if they are known.
+        """
+        if schema.returns_view(op):
+            op = copying(op)
+        elif op._schema.is_mutable and not all(
+            target is None or id(target) in self.inputs for target in self._targets(op, *self._bound(op, args, kwargs))
+        ):
+            raise BoundedError(f"{registry.overload_name(op)} writes to a tensor in between")
+        self._known = known
+        return super().call(op, args, kwargs, data)
+
+    @staticmethod
+    def _bound(op: OpOverload, args: Any, kwargs: Any) -> tuple[dict[str, Any], Sequence[int]]:
+        bound = dict(kwargs)
+        for argument, value in zip(op._schema.arguments, args, strict=False):
+            bound[argument.name] = value
+        return bound, schema.form(op).written
+
+    def _metadata(self, op: Any, form: Any, functional: Any, bound: dict[str, Any]) -> tuple[tuple[Spec, ...], Any]:
+        answer, self._known = self._known, None
+        if answer is None:
+            called = functional if form.written else op
+            names = {argument.name for argument in called._schema.arguments}
+            with self.fake_mode:
+                answer = called(**{name: value for name, value in bound.items() if name in names})
+        specs = [
+            Spec((), torch.float32) if item is None else Spec(self.shape_of(item), item.dtype)
+            for item in _results(answer)
+        ]
+        return tuple(specs), answer
+
+    def _values(self, op: Any, functional: Any, rule: Any, bound: Any, data: Any) -> Any:
+        return super()._values(op, functional, rule, map_aggregate(bound, self._dim), data)
+
+    def _new_results(self, op: OpOverload, meta: Any, results: list[Value | None]) -> Any:
+        meta, self._known = (self._known if meta is None else meta), None
+        if meta is None:
+            raise BoundedError(f"PyTorch does not say which shape {registry.overload_name(op)} returns")
+        for fake, value in zip(_results(meta), results, strict=True):
+            if isinstance(fake, torch.Tensor) and value is not None:
+                if id(fake) in self.fakes:
+                    raise BoundedError(f"{registry.overload_name(op)} returns a tensor that stands for another already")
+                self.assign(fake, value)
+        return meta
+
+
+def _results(answer: Any) -> list[torch.Tensor | None]:
+    """The tensors among what an operator returns, and those it leaves out."""
+    return [item for item in tree_leaves(answer) if item is None or isinstance(item, torch.Tensor)]
+
+
+def copying(op: OpOverload) -> OpOverload:
+    """The overload that does the same as a view and returns a new tensor."""
+    packet = getattr(torch.ops.aten, op._schema.name.removeprefix("aten::").lstrip("_") + "_copy", None)
+    found = getattr(packet, op._schema.overload_name or "default", None)
+    if found is None:
+        raise BoundedError(f"{registry.overload_name(op)} makes a view that is not lowered with sizes that vary")
+    copy: OpOverload = found
+    return copy
+
+
+def fitted(value: Value, shape: Sequence[int]) -> Value:
+    """The array of a value, its bounded dimensions brought to given sizes."""
+    value = layout.compact(value, range(value.ndim))
+    raw = layout.retag(value, [dims.bound(size) for size in value.shape])
+    for axis, size in enumerate(shape):
+        raw = layout.resized(raw, axis, size) if raw.shape[axis] != size else raw
+    return raw
+
+
+class BoundedInterpreter:
+    """Lowers a graph by the fake tensors of its nodes."""
+
+    def __init__(self, call: Call, run: BoundedRun):
+        self.trace = BoundedTrace(call)
+        self.run_ = run
+        self.trace.fake_mode, self.trace.same = run.fake_mode, run.plan.same
+        made = run.plan
+        count = len(call.meta_args)
+        bounds = call.meta_args[count - len(made.symbols) :]
+        self.bounds = dict(zip(made.symbols, bounds, strict=True))
+        extra = iter(range(run.num_inputs, count))
+        for symbol, place in zip(made.symbols, made.places, strict=True):
+            value = call.data[place.input if place.axis < 0 else next(extra), 0]
+            most = self.bounds[symbol]
+            dims.declare(
+                call.function,
+                symbol,
+                value,
+                most,
+                LEAST if symbol.is_positive else 0 if symbol in made.sizes else -most,
+            )
+
+    def run(self, module: fx.GraphModule, args: Sequence[Any]) -> list[Any]:
+        """The graph's outputs: fake tensors, which the trace knows, and numbers.
+
+        Raises:
+            BoundedError: a node cannot be lowered with sizes that vary.
+        """
+        decided = self.run_.num_guards()
+        answer = self._run(module, args)
+        if self.run_.num_guards() != decided:
+            raise BoundedError("PyTorch's definition of an operator decides by the sizes")
+        return answer
+
+    def _run(self, module: fx.GraphModule, args: Sequence[Any]) -> list[Any]:
+        values: dict[fx.Node, Any] = {}
+        queue = iter(args)
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                values[node] = self._input(node, next(queue))
+            elif node.op == "get_attr":
+                values[node] = operator.attrgetter(str(node.target))(module)
+            elif node.op == "output":
+                answer = map_arg(node.args[0], values.__getitem__)
+                return list(answer) if isinstance(answer, (tuple, list)) else [answer]
+            else:
+                values[node] = self._call(node, values)
+        raise AssertionError("a graph has an output node")
+
+    def _input(self, node: fx.Node, given: Any) -> Any:
+        fake = node.meta.get("val")
+        if not isinstance(given, torch.Tensor):
+            return given if fake is None or not isinstance(fake, torch.SymInt) else fake
+        assert isinstance(fake, torch.Tensor), node.format_node()
+        array = Trace.read(self.trace, given)
+        shape = [
+            size if isinstance(size, int) else dims.plain(size, bound)
+            for size, bound in zip(sizes_of(fake, self.trace.same), array.shape, strict=True)
+        ]
+        self.trace.inputs[id(fake)] = given
+        self.trace.assign(fake, layout.retag(array, shape))
+        return fake
+
+    def _call(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+        known = node.meta.get("val")
+        if isinstance(known, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return known
+        args = map_arg(node.args, values.__getitem__)
+        kwargs = map_arg(node.kwargs, values.__getitem__)
+        try:
+            if isinstance(node.target, HigherOrderOperator):
+                raise BoundedError(f"{node.target.name()} is not lowered with sizes that vary")
+            if not isinstance(node.target, OpOverload):
+                assert callable(node.target), node.format_node()
+                return node.target(*args, **kwargs)
+            known = None if node.target._schema.is_mutable else known
+            return self.trace.call(node.target, args, kwargs, known=known)
+        except dims.DifferentSizes:
+            raise
+        except FAILURES as error:
+            raise BoundedError(f"{node.format_node()}: {type(error).__name__}: {error}") from error
+
+
+def describe(call: Call, interpreter: BoundedInterpreter, answers: Sequence[Any]) -> tuple[list[Any], list[Value]]:
+    """The entry's returns, and the values of the new tensors in order."""
+    trace = interpreter.trace
+    places = {id(arg): place for place, arg in enumerate(call.meta_args) if isinstance(arg, torch.Tensor)}
+    made = interpreter.run_.plan
+    returns: list[Any] = []
+    results: list[Value] = []
+    for place, (item, sizes) in enumerate(zip(answers, made.outputs, strict=True)):
+        if place in made.aliases:
+            returns.append(None)
+            continue
+        if not isinstance(item, torch.Tensor):
+            varying = isinstance(item, torch.SymInt) and sizes is not None
+            returns.append(None if item is None else ("constant", 0) if varying else ("constant", item))
+            continue
+        given = trace.inputs.get(id(item))
+        if given is not None:
+            returns.append(places[id(given)])
+            continue
+        value = trace.read(item)
+        shape = [_output_bound(size, value.shape[axis], interpreter.bounds, made) for axis, size in
+                 enumerate(sizes_of(item, trace.same))]  # fmt: skip
+        order = _order(item)
+        strides, step = [0] * len(shape), 1
+        for axis in reversed(order):
+            strides[axis], step = step, step * max(shape[axis], 1)
+        meta = torch.empty_strided(shape, strides, dtype=item.dtype, device="meta")
+        trace.bind(meta, None)
+        Trace.write(trace, meta, fitted(value, shape))
+        one, array = call.new_tensor(meta)
+        returns.append(one)
+        results.append(array)
+    return returns, results
+
+
+def _output_bound(size: Size, dim: int, bounds: Mapping[Any, int], made: Plan) -> int:
+    """A result a little longer than a variable has the variable's bound, so that it can be the next call's input."""
+    if isinstance(size, int):
+        return size
+    for symbol, most in bounds.items():
+        more = sympy.expand(size - symbol)
+        if more.is_Integer and 0 <= more <= made.margins.get(symbol, 0):
+            return most
+    return dims.interval(dim)[1]
+
+
+def _order(fake: torch.Tensor) -> list[int]:
+    """The dimensions of a result from the largest stride to the smallest, by the sizes that the graph was made with."""
+    strides = [hint(stride) for stride in fake.stride()]
+    return sorted(range(fake.dim()), key=lambda axis: (-strides[axis], axis))
