@@ -35,9 +35,9 @@ class Options:
     async_compile: bool = False
     """XLA compiles in the background: until a program is there, its graph's operators run one by one."""
     num_dynamic_buckets: int = 1
-    """1 to 8: into how many sizes a bounded dimension is divided."""
+    """How many bounds a dimension that varies has, each half of the next: smaller sizes need less padding."""
     bucket_size: int = 128
-    """The step between the sizes of a bounded dimension."""
+    """Up to it bounds are powers of two, above it multiples of it."""
     serializable: bool = True
     """Whether compiled graphs may be kept by PyTorch's caches between processes."""
     debug_callback: Callable[[CompiledProgram], Any] | None = None
@@ -49,10 +49,9 @@ class Options:
         for name in ("async_compile", "serializable"):
             if not isinstance(getattr(self, name), bool):
                 raise _wrong(name, getattr(self, name), "True or False")
-        if not _is_int(self.num_dynamic_buckets) or not 1 <= self.num_dynamic_buckets <= 8:
-            raise _wrong("num_dynamic_buckets", self.num_dynamic_buckets, "an int from 1 to 8")
-        if not _is_int(self.bucket_size) or self.bucket_size < 1:
-            raise _wrong("bucket_size", self.bucket_size, "a positive int")
+        for name in ("num_dynamic_buckets", "bucket_size"):
+            if not _is_int(getattr(self, name)) or getattr(self, name) < 1:
+                raise _wrong(name, getattr(self, name), "a positive int")
         if self.debug_callback is not None and not callable(self.debug_callback):
             raise _wrong("debug_callback", self.debug_callback, "a function of one argument")
         if self.custom_module_name is not None and not isinstance(self.custom_module_name, str):
