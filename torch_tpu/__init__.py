@@ -33,6 +33,7 @@ __all__ = [
     "errors",
     "explain",
     "explain_recompiles",
+    "export",
     "fallback_reasons",
     "reset_stats",
     "settings",
@@ -55,8 +56,8 @@ def _version() -> str:
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         value = getattr(importlib.import_module(_LAZY[name]), name)
-    elif name == "cache":
-        value = importlib.import_module("torch_tpu.cache")
+    elif name in ("cache", "export"):
+        value = importlib.import_module(f"torch_tpu.{name}")
     elif name == "__version__":
         value = _version()
     else:

@@ -19,6 +19,7 @@ PUBLIC = [
     "errors",
     "explain",
     "explain_recompiles",
+    "export",
     "fallback_reasons",
     "reset_stats",
     "settings",

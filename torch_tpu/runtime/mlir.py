@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from io import BytesIO
 from typing import Any
 
 from jaxlib.mlir import ir
@@ -32,3 +33,24 @@ def parse(text: str) -> Any:
         return ir.Module.parse(text, context())
     except ir.MLIRError as error:
         raise ValueError(f"not legal StableHLO: {error}\n{text}") from error
+
+
+def bytecode(text: str) -> bytes:
+    """A module as MLIR's bytecode, for this version of StableHLO."""
+    file = BytesIO()
+    parse(text).operation.write_bytecode(file=file)
+    return file.getvalue()
+
+
+def portable_artifact(text: str, version: str | None = None) -> bytes:
+    """A module in the form that StableHLO keeps compatible.
+
+    Args:
+        version: the oldest StableHLO that is to read it; this one if None.
+    """
+    return bytes(stablehlo.serialize_portable_artifact_str(text, version or stablehlo.get_current_version()))
+
+
+def from_portable_artifact(artifact: bytes) -> str:
+    """The text of a portable artifact."""
+    return str(ir.Module.parse(stablehlo.deserialize_portable_artifact_str(artifact), context()))

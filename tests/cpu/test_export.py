@@ -1,0 +1,99 @@
+"""`torch.export` to StableHLO: the program computes what the model does, in every form it is written."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import torch_tpu
+from torch_tpu import errors
+from torch_tpu.runtime import mlir, platform
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(11, 8)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.norm = nn.LayerNorm(8)
+        self.register_buffer("calls", torch.zeros(()))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, tokens):
+        self.calls += 1
+        x = self.embed(tokens) + torch.arange(tokens.shape[1]).unsqueeze(-1) / 10
+        x = x + self.attention(x, x, x, need_weights=False)[0]
+        return self.head(self.norm(x)), x.mean()
+
+
+def run(text, mlir, program, *args):
+    """Runs an exported program on the CPU with the weights that the program holds."""
+    client = platform.client()
+    values = iter(args)
+    given = []
+    for spec in mlir.inputs:
+        if spec.kind == "user_input":
+            given.append(next(values))
+        else:
+            given.append({**program.state_dict, **program.constants}[spec.name])
+    executable = client.compile(text, [(out.shape, out.dtype) for out in mlir.outputs])
+    arrays = executable.run([client.put(value.detach()) for value in given])
+    return [client.get(array, out.dtype) for array, out in zip(arrays, mlir.outputs, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def exported():
+    torch.manual_seed(0)
+    model, tokens = Model().eval(), torch.randint(0, 11, (2, 5))
+    program = torch.export.export(model, (tokens,))
+    return program, torch_tpu.export.exported_to_mlir(program), tokens, program.module()(tokens)
+
+
+def test_it_computes_what_the_model_does(exported):
+    program, made, tokens, wanted = exported
+    program.state_dict["calls"].zero_()
+    calls, logits, mean = run(made.serialize_text(), made, program, tokens)
+    assert [out.kind for out in made.outputs] == ["buffer_mutation", "user_output", "user_output"]
+    assert made.outputs[0].name == "calls" and calls.item() == 1
+    torch.testing.assert_close((logits, mean), wanted)
+
+
+def test_the_portable_artifact_is_the_same_program(exported):
+    program, made, tokens, wanted = exported
+    artifact = made.serialize_portable_artifact()
+    assert artifact.startswith(b"ML\xefR") and made.serialize_bytecode().startswith(b"ML\xefR")
+    _, logits, _ = run(mlir.from_portable_artifact(artifact), made, program, tokens)
+    torch.testing.assert_close(logits, wanted[0])
+    assert made.serialize_portable_artifact("1.0.0") != artifact
+
+
+def test_nothing_of_it_needs_this_process(exported):
+    assert "callback" not in exported[1].text
+
+
+def test_random_numbers_take_a_state():
+    program = torch.export.export(nn.Dropout(0.5).train(), (torch.ones(64),))
+    made = torch_tpu.export.exported_to_mlir(program)
+    assert made.inputs[-1].kind == "random_state" and made.random_taken > 0
+    client = platform.client()
+    executable = client.compile(made.text, [((64,), torch.float32)])
+    drawn = [
+        client.get(executable.run([client.put(torch.ones(64)), client.put_words([seed, 0])])[0], torch.float32)
+        for seed in (1, 1, 2)
+    ]
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+    assert set(drawn[0].tolist()) == {0.0, 2.0}
+
+
+def test_symbolic_sizes_and_unknown_operators_are_refused():
+    dynamic = torch.export.export(nn.ReLU(), (torch.ones(4),), dynamic_shapes=({0: torch.export.Dim.AUTO},))
+    with pytest.raises(errors.UnsupportedOpError, match="symbolic size"):
+        torch_tpu.export.exported_to_mlir(dynamic)
+
+    class Unique(nn.Module):
+        def forward(self, x):
+            return x.to_sparse().to_dense()
+
+    with pytest.raises(errors.UnsupportedOpError, match="sparse"):
+        torch_tpu.export.exported_to_mlir(torch.export.export(Unique(), (torch.ones(4),)))
