@@ -285,3 +285,26 @@ def test_generate(llama, cache, counters):
         counts.append(len(made))
     assert counts[-1] <= 16, counts
     assert counters.specialized == 0 and not counters.fallbacks
+
+
+def test_training_that_keeps_its_sizes_is_not_padded(counters):
+    """Though the code was called with others before, as a model that generates and is then fine-tuned."""
+    model = nn.Linear(8, 8).to("tpu")
+
+    @torch.compile
+    def function(x):
+        return model(x).relu().sum()
+
+    with torch.no_grad():
+        for n in (3, 5):
+            function(torch.ones(n, 8, device="tpu"))
+    x = torch.randn(20, 8).to("tpu")
+    for _ in range(2):
+        model.zero_grad()
+        function(x).backward()
+    wanted = model.weight.grad.cpu()
+    model.zero_grad()
+    counters.reset()
+    function(x).backward()
+    assert counters.host_to_device == counters.device_to_host == counters.compiles == 0
+    torch.testing.assert_close(model.weight.grad.cpu(), wanted)

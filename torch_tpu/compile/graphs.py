@@ -62,6 +62,7 @@ class Graph:
         self.bounds = bounds
         self.bounded: bounded.BoundedRun | None = None
         """How it runs with sizes that vary, if it can."""
+        self._first_sizes: tuple[int, ...] | None = None
         self.attributes = lift_attributes(module)
         """Device tensors that the graph holds itself: further arguments."""
         self._run: Callable[[list[Any]], Any] = self._call_program
@@ -103,7 +104,25 @@ class Graph:
             return self.module(*args)
         return self._run(args)
 
+    def _has_first_sizes(self, args: list[Any]) -> bool:
+        """Whether a training graph is called with the sizes of its first call.
+
+        They have a program of their own, without padding: often training goes on with them, and they only seem to vary
+        because something else called the same code before.
+        """
+        if self.kind == "inference" or self.bounded is None:
+            return False
+        try:
+            sizes = tuple(self.bounded.plan.bind(args))
+        except BoundedError:
+            return False
+        if self._first_sizes is None:
+            self._first_sizes = sizes
+        return sizes == self._first_sizes
+
     def _call_bounded(self, args: list[Any]) -> Any:
+        if self._has_first_sizes(args):
+            return self._call_program(args)
         assert self.bounded is not None
         args += self.attributes
         try:
