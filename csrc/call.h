@@ -106,6 +106,7 @@ struct Packed {
 };
 
 py::object to_python(const c10::IValue& value);
+extern size_t donation_threshold;  // bytes: smaller arrays are not given away
 
 // Records a call that is to run together with others; returns what the call does.
 std::vector<c10::IValue> record(const std::shared_ptr<Entry>& entry, const Packed& packed, at::ArrayRef<c10::IValue> args,

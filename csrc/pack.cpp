@@ -8,10 +8,12 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 namespace torch_tpu {
+
+size_t donation_threshold = 65536;
+
 namespace {
 
-int64_t epoch = 0;                  // part of every key: settings that change programs
-size_t donation_threshold = 65536;  // bytes
+int64_t epoch = 0;  // part of every key: settings that change programs
 
 struct Aval {
   at::ScalarType dtype = at::kFloat;

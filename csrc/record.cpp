@@ -184,7 +184,7 @@ std::vector<std::pair<int64_t, int64_t>> donatable(const Recording& batch, const
   std::unordered_map<PyObject*, int64_t> places;
   for (size_t i = 0; i < wiring.operands.size(); ++i) {
     PyObject* array = wiring.operands[i]->array;
-    if (wiring.operands[i]->bytes >= (1 << 16) && Py_REFCNT(array) == wiring.array_uses[i])
+    if (wiring.operands[i]->bytes >= donation_threshold && Py_REFCNT(array) == wiring.array_uses[i])
       places.emplace(array, static_cast<int64_t>(i));
   }
   std::vector<std::pair<int64_t, int64_t>> pairs;

@@ -146,6 +146,16 @@ def test_the_old_value_of_a_written_tensor_is_donated(fused):
     assert len(addresses) == 1 and x[0].item() == 30
 
 
+def test_what_is_too_small_to_be_donated_is_the_setting_s_to_say(fused):
+    with settings.override(donation_threshold=1 << 20):
+        x = torch.zeros(1 << 17, device="tpu")  # 512 KiB
+        torch.tpu.synchronize()
+        before = _plug.get_value(x).unsafe_buffer_pointer()
+        x.sub_(1)
+        torch.tpu.synchronize()
+        assert _plug.get_value(x).unsafe_buffer_pointer() != before and x[0].item() == -1
+
+
 def test_a_value_that_somebody_holds_is_not_donated(fused):
     x = torch.zeros(1 << 16, device="tpu")
     kept = x.clone()
