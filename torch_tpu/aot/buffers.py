@@ -96,6 +96,8 @@ def _largest(
         source = "" if kinds[full] == "argument" else _source(module, name)
         groups.setdefault((kinds[full], shapes[full], source), []).append(int(match[2]))
     found = [Buffers(*key, count=len(sizes), nbytes=sum(sizes)) for key, sizes in groups.items()]
+    least = sum(group.nbytes for group in found) / 1000
+    found = [group for group in found if group.nbytes >= least and not group.shape.startswith("(")]
     return tuple(sorted(found, key=lambda group: -group.nbytes)[:_KEPT])
 
 

@@ -34,8 +34,8 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "use a smaller dtype: float32, or complex64",
     ),
     (
-        r"Unexpected device_id id .*target has (\d+) device_id",
-        "a collective names devices that the program is not compiled for ({0} is)",
+        r"(a collective names device \d+, and the program is compiled for \d+)",
+        "{0}",
         "capture the collective with all devices of its group",
     ),
     (

@@ -32,14 +32,15 @@ def show(reports: Sequence[Report], console: Console) -> None:
     if len(reports) == 1:
         _show_one(reports[0], console)
         return
-    table = Table(*tables.COLUMNS, title="Estimates of the TPU compiler; nothing was run", title_justify="left")
+    table = Table(*tables.COLUMNS)
     for row in tables.comparison(reports):
         table.add_row(*row)
     console.print(table)
     for what, value, remark in tables.best(reports):
         console.print(f"{what}: {value} ({remark})" if remark else f"{what}: {value}")
-    for note in dict.fromkeys(note for report in reports for note in report.notes[1:]):
+    for note in dict.fromkeys(note for report in reports for note in report.notes):
         console.print(f"note: {note}")
+    console.print(tables.DISCLAIMER)
 
 
 def _show_one(report: Report, console: Console) -> None:
@@ -54,6 +55,7 @@ def _show_one(report: Report, console: Console) -> None:
         console.print(table)
     for note in report.notes:
         console.print(f"note: {note}")
+    console.print(tables.DISCLAIMER)
 
 
 def page(reports: Sequence[Report]) -> str:
@@ -73,7 +75,7 @@ def page(reports: Sequence[Report]) -> str:
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
-        f"{''.join(parts)}</body></html>\n"
+        f"{''.join(parts)}<p>{tables.DISCLAIMER}</p></body></html>\n"
     )
 
 
@@ -84,9 +86,7 @@ def _comparison(reports: Sequence[Report]) -> str:
     chosen = "".join(
         f"<li>{escape(f'{what}: {value} ({remark})')}</li>" for what, value, remark in tables.best(reports)
     )
-    return (
-        f"<table><tr>{head}</tr>{body}</table><ul>{chosen}</ul><p>Estimates of the TPU compiler; nothing was run.</p>"
-    )
+    return f"<table><tr>{head}</tr>{body}</table><ul>{chosen}</ul>"
 
 
 def _table(section: tables.Section) -> str:

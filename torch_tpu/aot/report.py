@@ -326,7 +326,6 @@ def _notes(
     price: Price | None,
 ) -> Iterator[str]:
     """What a reader has to know to make sense of the figures."""
-    yield "time is estimated from the compiler's output; nothing was run"
     if time is not None:
         if time.missing:
             listed = ", ".join(f"{count} x {name}" for name, count in sorted(time.missing.items()))

@@ -22,6 +22,9 @@ class Section(NamedTuple):
     rows: tuple[Row, ...]
 
 
+DISCLAIMER = "Figures marked as estimates come from the TPU compiler and published speeds; nothing was run."
+
+
 def title(report: Report) -> str:
     workload = report.workload
     return f"{workload.model}: {workload.mode}, batch {workload.batch} x {workload.seq}, on {report.topology}"
@@ -50,9 +53,9 @@ def _program(report: Report) -> Iterator[Row]:
     else:
         yield Row("compiles", "no", report.failure.headline)
         if report.failure.operator:
-            yield Row("at", report.failure.operator)
-        yield Row("what to do", report.failure.do)
-    yield Row("chips", f"{report.chips} x {report.chip}", f"{report.devices} devices")
+            yield Row("at", "", report.failure.operator)
+        yield Row("what to do", "", report.failure.do)
+    yield Row("chips", f"{report.chips} x {report.chip}", f"{report.devices} device{'s' * (report.devices > 1)}")
     if report.programs != 1:
         yield Row("programs in a step", str(report.programs))
     if report.model is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 import tempfile
 import time
 import zlib
@@ -23,6 +24,8 @@ from torch_tpu.runtime import cache, mlir
 from torch_tpu.runtime.compile_only import Built, Memory, Planned
 
 log = logging.getLogger("torch_tpu")
+
+_GROUPS = re.compile(r"replica_groups = dense<([^>]*)>")
 
 FORMAT = "1"
 """Changes when what is stored changes its meaning."""
@@ -80,8 +83,9 @@ def _ask(planned: Planned) -> Examination:
     with tempfile.TemporaryDirectory(prefix="torch_tpu_") as directory:
         start = time.perf_counter()
         try:
+            _check_devices(planned)
             built = Built(planned.compile_raw(module, (("xla_dump_to", directory), ("xla_dump_hlo_as_text", True))))
-        except xla_client.XlaRuntimeError as refusal:
+        except (xla_client.XlaRuntimeError, _UnknownDeviceError) as refusal:
             error = str(refusal)
         else:
             cost = {name: float(value) for name, value in built.cost.items() if "{" not in name}
@@ -96,6 +100,23 @@ def _ask(planned: Planned) -> Examination:
             live_ranges=_dumped(directory, "after_optimizations-live-range"),
             seconds=seconds,
         )
+
+
+class _UnknownDeviceError(Exception):
+    """A collective is of devices that the program is not compiled for."""
+
+
+def _check_devices(planned: Planned) -> None:
+    """Refuses what libtpu may end the process for."""
+    known = len(planned.processes) or 1
+    for number, line in enumerate(planned.text.splitlines(), 1):
+        groups = _GROUPS.search(line)
+        last = max(map(int, re.findall(r"\d+", groups[1])), default=0) if groups else 0
+        if last >= known:
+            raise _UnknownDeviceError(
+                f"a collective names device {last}, and the program is compiled for {known}\n\n"
+                f"Suspected Python Code Location:\n  -:{number}"
+            )
 
 
 def _dumped(directory: str, stage: str) -> str:
