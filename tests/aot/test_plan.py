@@ -93,6 +93,19 @@ def test_the_matrix_products_of_a_training_step(config):
     assert any(".py:" in part.what for part in made.heaviest)
 
 
+def test_devices_that_train_together(config):
+    load = models.Workload(config, "train", BATCH, SEQ, data_parallel=True)
+    one, other = plan.plan(load, ["v6e-4", "v7x-1"])
+    assert one.compiled and other.compiled
+    assert one.time.missing["all-reduce"] >= 1 and other.time.missing["all-reduce"] >= 1
+    assert one.programs > 1
+    assert any("not in the time" in note and "all-reduce" in note for note in one.notes)
+    assert not any("by itself" in note for note in one.notes)
+    assert other.devices == 2 and other.rates.tokens_per_second_per_chip == pytest.approx(
+        2 * BATCH * SEQ / other.time.estimate
+    )
+
+
 def test_decoding_takes_the_cache_as_an_argument(config):
     (made,) = plan.plan(models.Workload(config, "decode", BATCH, 128), ["v6e-1"])
     cache = 2 * 2 * BATCH * 2 * 32 * 128 * 2
@@ -179,6 +192,7 @@ def test_a_function_of_ones_own(module):
         (("--model", "planned_module:model", "--mode", "play"), "no mode 'play'"),
         (("--model", "planned_module:model", "--batch", "0"), "at least 1"),
         (("--model", "planned_module:model", "--dtype", "float3"), "no dtype 'float3'"),
+        (("--model", "planned_module:model", "--mode", "decode", "--data-parallel"), "for training, not for decode"),
         (("--model", "planned_module:model", "--sweep", "batch=x"), "is no sweep"),
         (("--model", "planned_module:model", "--sweep", "layers=1"), "'layers' cannot be swept"),
         (("--model", "planned_module:model", "--price", "v6e"), "v6e"),

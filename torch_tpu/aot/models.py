@@ -42,12 +42,16 @@ class Workload:
     """Of the parameters."""
     recompute: bool = False
     """Keep no activations of a layer but its input, where the model supports that."""
+    data_parallel: bool = False
+    """Train under DistributedDataParallel on all devices of the topology."""
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ValueError(f"there is no mode {self.mode!r}; there are: {', '.join(MODES)}")
         if self.batch < 1 or self.seq < 1:
             raise ValueError(f"batch and seq are at least 1, not {self.batch} and {self.seq}")
+        if self.mode != "train" and (self.data_parallel or self.recompute):
+            raise ValueError(f"data_parallel and recompute are for training, not for {self.mode}")
         if not isinstance(getattr(torch, self.dtype, None), torch.dtype):
             raise ValueError(f"torch has no dtype {self.dtype!r}")
 
@@ -88,8 +92,9 @@ def _trace_function(workload: Workload, topology: str) -> tuple[Compiled, ModelF
     if not callable(model) or not isinstance(inputs, (tuple, list, dict)):
         raise ValueError(f"{workload.model} returned no module and its inputs, such as `return model, (x,)`")
     args, kwargs = ((), inputs) if isinstance(inputs, dict) else (tuple(inputs), {})
-    optimizer = torch.optim.AdamW if workload.mode == "train" else None
-    compiled = capture.compile(cast(Any, model), args, topology, kwargs=kwargs, optimizer=optimizer)
+    training = {"optimizer": torch.optim.AdamW, "data_parallel": workload.data_parallel}
+    options: dict[str, Any] = training if workload.mode == "train" else {}
+    compiled = capture.compile(cast(Any, model), args, topology, kwargs=kwargs, **options)
     known = model_flops(model, workload.seq, workload.mode) if isinstance(model, torch.nn.Module) else None
     return compiled, known
 
@@ -138,7 +143,8 @@ def _tokens(batch: int, length: int) -> torch.Tensor:
 def _train(model: Any, workload: Workload, topology: str) -> Compiled:
     tokens = _tokens(workload.batch, workload.seq)
     kwargs = {"input_ids": tokens, "labels": tokens, "use_cache": False}
-    return capture.compile(model.train(), (), topology, kwargs=kwargs, optimizer=torch.optim.AdamW)
+    options: dict[str, Any] = {"optimizer": torch.optim.AdamW, "data_parallel": workload.data_parallel}
+    return capture.compile(model.train(), (), topology, kwargs=kwargs, **options)
 
 
 def _prefill(model: Any, workload: Workload, topology: str) -> Compiled:

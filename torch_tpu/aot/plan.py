@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from torch_tpu.aot import models, report
+from torch_tpu.aot.compiled import Compiled
 from torch_tpu.aot.models import Workload
 from torch_tpu.aot.prices import price_of
 from torch_tpu.aot.report import Report
+from torch_tpu.aot.utilization import ModelFlops
 from torch_tpu.runtime.topology import Topology
 
 SWEPT = ("batch", "seq")
@@ -41,10 +43,14 @@ def plan(
     known = {place.generation: price_of(place.generation, prices) for place in places}
     reports = []
     for load in _combinations(workload, sweep or {}):
-        told(f"tracing {load.mode}, batch {load.batch} x {load.seq}")
-        compiled, flops = models.trace(load, places[0].name)
+        traced: tuple[Compiled, ModelFlops | None] | None = None
         for place in places:
-            told(f"compiling {load.mode}, batch {load.batch} x {load.seq}, for {place.name}")
+            what = f"{load.mode}, batch {load.batch} x {load.seq}, for {place.name}"
+            if traced is None or load.data_parallel:  # collectives are of the topology's devices
+                told(f"tracing {what}")
+                traced = models.trace(load, place.name)
+            told(f"compiling {what}")
+            compiled, flops = traced
             reports.append(report.make(load, compiled.retarget(place), flops, known[place.generation]))
     return reports
 

@@ -335,11 +335,13 @@ def _notes(
         costs = [program.cost for program in programs if program.cost is not None]
         if not all(found.estimated_cycles_found for found in costs):
             yield "the compiler gave no estimates for a program's instructions: its time is that at peak speeds"
-    if compiled.topology.devices > 1 and not any("replica_groups" in program.planned.text for program in programs):
+    if compiled.topology.devices > 1 and not any(program.planned.processes for program in programs):
         yield (
             f"each of the {compiled.topology.devices} devices runs the program by itself on a batch of its own; it has no "
             "communication between them, which data-parallel training needs"
         )
+    if len(programs) > 1:
+        yield "a step is several programs: memory is that of the largest, and what the others keep for later comes on top"
     if model is None and time is not None:
         yield "the FLOPs of the model by its definition are not known, so there is no model-FLOPs utilization"
     if price is not None:

@@ -59,7 +59,10 @@ def plan(
     batch: Annotated[int, typer.Option(help="Sequences on each device.")] = 1,
     seq: Annotated[int, typer.Option(help="Tokens of each; in decoding, the length of the cache.")] = 2048,
     dtype: Annotated[str, typer.Option(help="Of the parameters.")] = "bfloat16",
-    recompute: Annotated[bool, typer.Option(help="Recompute activations in the backward pass.")] = False,
+    recompute: Annotated[bool, typer.Option("--recompute", help="Recompute activations in the backward pass.")] = False,
+    data_parallel: Annotated[
+        bool, typer.Option("--data-parallel", help="Train on all devices together, by DistributedDataParallel.")
+    ] = False,
     sweep: Annotated[
         list[str] | None, typer.Option(help="What to try: batch=1,2,4 or seq=2048,4096; repeatable.")
     ] = None,
@@ -73,7 +76,9 @@ def plan(
     from torch_tpu.cli import plan
 
     raise typer.Exit(
-        plan.run(model, topology, mode, batch, seq, dtype, recompute, sweep or [], price or [], json, html)
+        plan.run(
+            model, topology, mode, batch, seq, dtype, recompute, data_parallel, sweep or [], price or [], json, html
+        )
     )
 
 
