@@ -29,15 +29,15 @@ def run(
 ) -> int:
     """Prints the report and writes it; the exit status is 1 if nothing compiles, and 2 where the question is wrong."""
     torch_tpu._autoload()
-    from torch_tpu.aot import models, plan, render
+    from torch_tpu.aot import models, plans, render
 
     try:
         workload = models.Workload(model, mode, batch, seq, dtype, recompute, data_parallel)  # type: ignore[arg-type]
         with console.status("") as status:
-            reports = plan.plan(
+            reports = plans.plan(
                 workload,
                 [name for name in topology.split(",") if name],
-                sweep=plan.parse_sweep(" ".join(sweep)),
+                sweep=plans.parse_sweep(" ".join(sweep)),
                 prices=price,
                 told=status.update,
             )
