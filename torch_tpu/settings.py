@@ -250,6 +250,13 @@ cache_limit: int = declare(
     "Largest size of that directory; the programs used longest ago are deleted first.",
     unit="bytes",
 )
+chip_prices: tuple[str, ...] = declare(
+    "chip_prices",
+    cast("tuple[str, ...]", ()),
+    "TORCH_TPU_CHIP_PRICES",
+    "What plans reckon an hour of a chip with, in USD: v6e=1.89,v7x=8 or TOML files, separated by commas. Empty: dated "
+    "list prices.",
+)
 log: tuple[str, ...] = declare(
     "log",
     cast("tuple[str, ...]", ()),

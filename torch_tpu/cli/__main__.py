@@ -51,6 +51,37 @@ def ops(
     raise typer.Exit(ops.run(pattern, dtype))
 
 
+@app.command()
+def plan(
+    model: Annotated[str, typer.Option(help="A Transformers config file, or module:function.")],
+    topology: Annotated[str, typer.Option(help="TPUs, such as v6e-8; several separated by commas.")] = "v6e-1",
+    mode: Annotated[str, typer.Option(help="train, prefill or decode.")] = "train",
+    batch: Annotated[int, typer.Option(help="Sequences on each device.")] = 1,
+    seq: Annotated[int, typer.Option(help="Tokens of each; in decoding, the length of the cache.")] = 2048,
+    dtype: Annotated[str, typer.Option(help="Of the parameters.")] = "bfloat16",
+    recompute: Annotated[bool, typer.Option("--recompute", help="Recompute activations in the backward pass.")] = False,
+    data_parallel: Annotated[
+        bool, typer.Option("--data-parallel", help="Train on all devices together, by DistributedDataParallel.")
+    ] = False,
+    sweep: Annotated[
+        list[str] | None, typer.Option(help="What to try: batch=1,2,4 or seq=2048,4096; repeatable.")
+    ] = None,
+    price: Annotated[
+        list[str] | None, typer.Option(help="USD for a chip-hour: v6e=1.89, or a TOML file; repeatable.")
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="Where the report goes as JSON.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Where it goes as HTML.")] = None,
+) -> None:
+    """Compiles a model for TPUs that need not be here: does it fit, how fast, at what cost? Needs no network."""
+    from torch_tpu.cli import plan
+
+    raise typer.Exit(
+        plan.run(
+            model, topology, mode, batch, seq, dtype, recompute, data_parallel, sweep or [], price or [], json, html
+        )
+    )
+
+
 @conformance_app.callback()
 def conformance(
     context: typer.Context,

@@ -54,3 +54,13 @@ def portable_artifact(text: str, version: str | None = None) -> bytes:
 def from_portable_artifact(artifact: bytes) -> str:
     """The text of a portable artifact."""
     return str(ir.Module.parse(stablehlo.deserialize_portable_artifact_str(artifact), context()))
+
+
+def dot_numbers(operation: Any) -> Any:
+    """The dimension numbers of a `stablehlo.dot_general`."""
+    return stablehlo.DotDimensionNumbers(operation.attributes["dot_dimension_numbers"])
+
+
+def convolution_numbers(operation: Any) -> Any:
+    """The dimension numbers of a `stablehlo.convolution`."""
+    return stablehlo.ConvDimensionNumbers(operation.attributes["dimension_numbers"])
