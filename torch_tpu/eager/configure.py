@@ -17,7 +17,6 @@ PROGRAM_SETTINGS = (
 )
 """The settings that programs depend on."""
 _XLA_PRECISION = {"medium": "DEFAULT", "high": "HIGH", "highest": "HIGHEST"}
-_PASSES = {"medium": 1, "high": 3, "highest": 6}
 _epochs: dict[tuple[Any, ...], int] = {}
 _configured = False
 
@@ -40,7 +39,8 @@ def programs_change() -> None:
     """Programs built under other settings are kept, and found again when those come back."""
     on_cpu = platform.client().platform == "cpu"
     wanted = "medium" if settings.matmul_precision == "default" else settings.matmul_precision
-    passes = _PASSES[wanted] if on_cpu and settings.emulate_matmul_rounding else 0
-    hlo.use_precision("HIGHEST" if on_cpu else _XLA_PRECISION[wanted], passes)
-    state = (wanted, passes, settings.allow_excess_precision, settings.xla_effort, settings.xla_options)
+    imitate = on_cpu and settings.emulate_matmul_rounding
+    precision = "HIGHEST" if on_cpu and not imitate else _XLA_PRECISION[wanted]
+    hlo.use_precision(precision, imitate=imitate)
+    state = (precision, imitate, settings.allow_excess_precision, settings.xla_effort, settings.xla_options)
     _plug.set_epoch(_epochs.setdefault(state, len(_epochs)))
