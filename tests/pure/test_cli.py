@@ -12,6 +12,18 @@ SURFACE = {
     "doctor": set(),
     "demo": {"--report"},
     "ops": {"--dtype"},
+    "numerics": {
+        "--device",
+        "--precisions",
+        "--rtol",
+        "--atol",
+        "--backward",
+        "--train",
+        "--tiny",
+        "--all",
+        "--json",
+        "--html",
+    },
     "conformance": {
         "--ops",
         "--dtypes",
