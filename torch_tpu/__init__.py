@@ -19,6 +19,7 @@ from torch_tpu.stats import stats as stats
 
 if TYPE_CHECKING:
     from torch_tpu import cache as cache
+    from torch_tpu import numerics as numerics
     from torch_tpu.explanation import Explanation as Explanation
     from torch_tpu.explanation import explain as explain
     from torch_tpu.explanation import fallback_reasons as fallback_reasons
@@ -35,6 +36,7 @@ __all__ = [
     "explain_recompiles",
     "export",
     "fallback_reasons",
+    "numerics",
     "reset_stats",
     "settings",
     "stats",
@@ -56,7 +58,7 @@ def _version() -> str:
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         value = getattr(importlib.import_module(_LAZY[name]), name)
-    elif name in ("cache", "export"):
+    elif name in ("cache", "export", "numerics"):
         value = importlib.import_module(f"torch_tpu.{name}")
     elif name == "__version__":
         value = _version()

@@ -26,6 +26,18 @@ SURFACE = {
         "--json",
         "--html",
     },
+    "numerics": {
+        "--device",
+        "--precisions",
+        "--rtol",
+        "--atol",
+        "--backward",
+        "--train",
+        "--tiny",
+        "--all",
+        "--json",
+        "--html",
+    },
     "conformance": {
         "--ops",
         "--dtypes",

@@ -21,6 +21,7 @@ PUBLIC = [
     "explain_recompiles",
     "export",
     "fallback_reasons",
+    "numerics",
     "reset_stats",
     "settings",
     "stats",

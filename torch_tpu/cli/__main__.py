@@ -82,6 +82,32 @@ def plan(
     )
 
 
+@app.command()
+def numerics(
+    model: Annotated[
+        str, typer.Argument(help="module:function returning (model, inputs), a config.json, or a name such as llama.")
+    ],
+    device: Annotated[str, typer.Option(help="The device to compare with the CPU.")] = "tpu",
+    precisions: Annotated[
+        str, typer.Option(help="exact, medium, high, highest, separated by commas. Empty: all the device has.")
+    ] = "",
+    rtol: Annotated[float | None, typer.Option(help="Relative tolerance. Default: PyTorch's for the dtype.")] = None,
+    atol: Annotated[float | None, typer.Option(help="Absolute tolerance. Default: PyTorch's for the dtype.")] = None,
+    backward: Annotated[bool, typer.Option("--backward", help="Compare gradients as well.")] = False,
+    train: Annotated[bool, typer.Option("--train", help="Run in training mode.")] = False,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Make a config.json's model small first.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Print all layers, not only those out of tolerance.")
+    ] = False,
+    json: Annotated[Path | None, typer.Option(help="Where all numbers go, as JSON.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Where a page with a chart and all numbers goes.")] = None,
+) -> None:
+    """Where do a model's numbers part from the CPU's? Layer by layer, at each matmul precision."""
+    from torch_tpu.cli import numerics
+
+    raise typer.Exit(numerics.run(model, device, precisions, rtol, atol, backward, train, tiny, everything, json, html))
+
+
 @conformance_app.callback()
 def conformance(
     context: typer.Context,
