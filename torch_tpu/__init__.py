@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch_tpu.explanation import Explanation as Explanation
     from torch_tpu.explanation import explain as explain
     from torch_tpu.explanation import fallback_reasons as fallback_reasons
+    from torch_tpu.linter.program import lint as lint
 
     __version__: str
 
@@ -35,12 +36,18 @@ __all__ = [
     "explain_recompiles",
     "export",
     "fallback_reasons",
+    "lint",
     "reset_stats",
     "settings",
     "stats",
 ]
 
-_LAZY = dict.fromkeys(("Explanation", "explain", "fallback_reasons"), "torch_tpu.explanation")
+_LAZY = {
+    "Explanation": "torch_tpu.explanation",
+    "explain": "torch_tpu.explanation",
+    "fallback_reasons": "torch_tpu.explanation",
+    "lint": "torch_tpu.linter.program",
+}
 """Names whose modules need torch."""
 
 

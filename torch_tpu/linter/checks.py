@@ -20,6 +20,7 @@ _JOINING = frozenset({"torch.cat", "torch.concat", "torch.concatenate", "torch.h
 _LOGGING = frozenset({"info", "debug", "warning", "error", "critical", "log", "exception"})
 _HEADS = {"hidden_size": "num_attention_heads", "n_embd": "n_head", "d_model": "nhead", "embed_dim": "num_heads"}
 _HEAD_MODULES = frozenset({"MultiheadAttention", "TransformerEncoderLayer", "TransformerDecoderLayer", "Transformer"})
+_NO_GAIN = ": bfloat16 is as fast on a TPU, and needs no scaling"
 LANES = 128
 
 
@@ -70,14 +71,14 @@ class Checks:
         elif entry is not None and "cpp_extension" in name:
             self.report(rules.CudaPackage, node, f"{name} builds code for CUDA", entry.suggestion(name))
         elif name in ("torch.float16", "torch.half") and _is_dtype_role(flow):
-            self.report(rules.Float16, node, f"{name}: a TPU computes in bfloat16", "use torch.bfloat16")
+            self.report(rules.Float16, node, f"{name}{_NO_GAIN}", "use torch.bfloat16")
 
     def text(self, flow: Expressions, node: ast.expr, text: str) -> None:
         if _CUDA_TEXT.match(text):
             if _is_device_role(flow) or text != "cuda":
                 self.report(rules.CudaDevice, node, f'the device is "{text}"', 'use "tpu"')
         elif text in ("float16", "fp16") and _is_dtype_role(flow):
-            self.report(rules.Float16, node, f'"{text}": a TPU computes in bfloat16', 'use "bfloat16"')
+            self.report(rules.Float16, node, f'"{text}"{_NO_GAIN}', 'use "bfloat16"')
         elif flow.role != "cuda" and (text != "xla" or _is_device_role(flow)):
             for table in (apis.cuda(), apis.torch_xla()):
                 entry = table.find(f"text:{text}")
@@ -129,7 +130,7 @@ class Checks:
         if call.method == "cuda":
             self.report(rules.CudaCall, node, ".cuda() moves to a CUDA device", 'use .to("tpu")')
         elif call.method == "half" and not call.args and call.receiver.kind in ("tensor", "module"):
-            self.report(rules.Float16, node, ".half(): a TPU computes in bfloat16", "use .bfloat16()")
+            self.report(rules.Float16, node, f".half(){_NO_GAIN}", "use .bfloat16()")
 
     def _read(self, flow: Expressions, node: ast.Call, call: Call) -> None:
         """Values that are read in every step."""

@@ -146,7 +146,7 @@ class Expressions:
             return known.attributes.get(name, UNKNOWN)
         if base.kind == "module" and name in ("weight", "bias"):
             return values.ON_DEVICE
-        return HOST if base.kind == "host" else UNKNOWN
+        return HOST if base.kind == "host" else Value(place=base.place) if base.kind == "unknown" else UNKNOWN
 
     def _Subscript(self, node: ast.Subscript) -> Value:
         base = self.eval(node.value)
@@ -163,7 +163,7 @@ class Expressions:
                 return base.items[place]
         if base.kind == "module":
             return base
-        return base.element() if base.kind in ("items", "many") else HOST if base.kind == "host" else UNKNOWN
+        return base.element() if base.kind in ("items", "many", "host", "unknown") else UNKNOWN
 
     def _Tuple(self, node: ast.Tuple | ast.List) -> Value:
         self.quiet += 1

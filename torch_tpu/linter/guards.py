@@ -24,6 +24,8 @@ def guard(name_of: NameOf, test: ast.expr) -> Literal["cuda", "other", ""]:
             return "cuda" if "cuda" in found else "other" if all(item == "other" for item in found) else ""
         return "other" if "other" in found else "cuda" if all(item == "cuda" for item in found) else ""
     if isinstance(test, ast.Call):
+        if name_of(test.func) in ("torch.tpu.is_available", "torch.accelerator.is_available"):
+            return "other"
         return "cuda" if _asks_for_others(name_of, test) else ""
     if isinstance(test, ast.Attribute):
         return "cuda" if test.attr == "is_cuda" else _by_name(test.attr)

@@ -34,7 +34,7 @@ class Block(nn.Module):
         self.register_buffer("bias", torch.tensor([0.0, 1.0]))
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-        batch, length, width = x.shape
+        batch, length, _ = x.shape
         if length > 4096:
             raise ValueError(f"{length} is too long: {x.max().item()}")
         if mask is not None and x.is_cuda:
