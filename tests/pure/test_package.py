@@ -21,6 +21,7 @@ PUBLIC = [
     "explain_recompiles",
     "export",
     "fallback_reasons",
+    "lint",
     "reset_stats",
     "settings",
     "stats",

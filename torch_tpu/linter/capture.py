@@ -33,7 +33,7 @@ from torch_tpu.ops.registry import Lowering
 from torch_tpu.runtime.compile_only import Absent, CompileOnlyClient, Planned
 from torch_tpu.stats import counters
 
-MOST_READS = 10_000
+MOST_READS = 1000
 """After so many values that are read, a loop is taken to wait for one that never comes."""
 _LIBRARIES = tuple(os.path.dirname(module.__file__ or "") + os.sep for module in (torch, errors))
 _FRAME = re.compile(r'File "(.*)", line (\d+)')

@@ -51,6 +51,11 @@ class Product:
     def operations(self) -> int:
         return 2 * self.batch * self.rows * self.inner * self.columns * self.passes
 
+    def is_small(self, peak: int) -> bool:
+        """Whether the matrix units would be done with it at once, if each dimension filled its lanes."""
+        rows, inner, columns = (-(-size // LANES) * LANES for size in (self.rows, self.inner, self.columns))
+        return 2 * self.batch * rows * inner * columns * self.passes < SMALL * peak
+
     def __str__(self) -> str:
         many = f"{self.batch} x " if self.batch > 1 else ""
         return f"{many}[{self.rows}, {self.inner}] x [{self.inner}, {self.columns}]"
@@ -114,8 +119,8 @@ def judge(
         spot, largest = max(here, key=lambda item: item[1].operations)
         rate, share = ideal / taken, taken / all_cycles
         about = f"{largest}: the compiler expects {rate:.1%} of the matrix units' rate, in {share:.1%} of the cycles"
-        if all(product.operations / peak < SMALL for _, product in here):
-            if len(here) > 1 or rate < LOW_RATE:
+        if all(product.is_small(peak) for _, product in here):
+            if len(here) > 1:
                 yield rules.SmallProduct, spot, f"small products, {len(here)} of them: {about}", "join them into one"
         elif rate < LOW_RATE and largest.unaligned():
             reason = f"{' and '.join(largest.unaligned())}, of {LANES} lanes; {about}"
