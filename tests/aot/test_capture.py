@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import torch_tpu
+import torch_tpu.cache
 from torch_tpu import aot
 from torch_tpu.errors import NoValueError
 from torch_tpu.runtime import cache, client, compile_only, platform
@@ -44,6 +46,37 @@ def test_a_training_step_is_one_program_that_updates_in_place():
     memory = program.built.memory
     assert memory.aliased >= 3 * 2 * 4 * 64 * 256, "weights and both moments of the large ones stay in their memory"
     assert memory.outputs - memory.aliased < weights, "gradients are no results"
+
+
+def test_what_the_module_returns_besides_the_loss_is_no_result():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(64, 4096)
+
+        def forward(self, x):
+            logits = self.layer(x)
+            return SimpleNamespace(loss=logits.square().mean(), logits=logits)
+
+    compiled = aot.compile(Model(), (torch.empty(512, 64, device="meta"),), optimizer=torch.optim.SGD)
+    memory = compiled.programs[0].built.memory
+    assert memory.outputs - memory.aliased < 512 * 4096
+
+
+def test_data_parallel_training_averages_gradients_over_every_device():
+    compiled = aot.compile(
+        network(),
+        (torch.empty(8, 64, device="meta"),),
+        "v6e-8",
+        optimizer=torch.optim.SGD,
+        loss=squares,
+        data_parallel=True,
+    )
+    together = [program for program in compiled.runs if program.processes]
+    assert {program.name for program in together} == {"all_reduce"}
+    assert all(program.processes == tuple(range(8)) for program in together)
+    assert sum(program.built.memory.arguments for program in together) >= 4 * 2 * 64 * 256
+    assert not torch.distributed.is_initialized()
 
 
 def test_the_device_of_the_process_is_not_touched():
@@ -135,6 +168,21 @@ def test_programs_are_kept_under_the_names_that_a_tpu_looks_up(tmp_path):
         assert cache.disk().get(key) is None
         executable = program.built.serialize()
         assert cache.disk().get(key) == executable
+
+
+def test_compiled_programs_travel_to_a_machine_with_that_tpu_and_to_no_other(tmp_path):
+    compiled = aot.compile(network(), (torch.empty(8, 64, device="meta"),), "v6e-8")
+    with torch_tpu.settings.override(cache_dir=str(tmp_path / "here")):
+        executable = compiled.retarget("v6e-16").programs[0].built.serialize()
+        assert torch_tpu.cache.export_to(tmp_path / "file") == 1
+        on_cpu = torch_tpu.cache.verify()
+        assert (on_cpu.sound, list(on_cpu.unfit)) == (1, ["made with platform tpu; here it is cpu"])
+    with torch_tpu.settings.override(cache_dir=str(tmp_path / "there")), aot.device("v5e-1"):
+        assert torch_tpu.cache.import_from(tmp_path / "file").added == 0
+    with torch_tpu.settings.override(cache_dir=str(tmp_path / "there")), aot.device("v6e-8"):
+        assert torch_tpu.cache.import_from(tmp_path / "file").added == 1
+        assert torch_tpu.cache.verify().unfit == {}
+        assert cache.disk().get(compiled.programs[0].key) == executable
 
 
 def test_a_result_is_saved(tmp_path):
