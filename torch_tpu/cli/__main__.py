@@ -108,6 +108,26 @@ def numerics(
     raise typer.Exit(numerics.run(model, device, precisions, rtol, atol, backward, train, tiny, everything, json, html))
 
 
+@app.command()
+def lint(
+    paths: Annotated[
+        list[Path] | None, typer.Argument(help="Files, and directories of which all files are read.")
+    ] = None,
+    select: Annotated[str, typer.Option(help="Only these rules, separated by commas; TPU1 is all that begin so.")] = "",
+    ignore: Annotated[str, typer.Option(help="Not these rules.")] = "",
+    json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    program: Annotated[
+        str,
+        typer.Option(help="module:function, which returns a function and its arguments: they are compiled for a TPU."),
+    ] = "",
+    topology: Annotated[str, typer.Option(help="Which TPU that is.")] = "v6e-1",
+) -> None:
+    """Finds what keeps a program from running well on a TPU: in its source, and in what the TPU compiler makes of it."""
+    from torch_tpu.cli import lint
+
+    raise typer.Exit(lint.run(paths or [], select, ignore, json, program, topology))
+
+
 @conformance_app.callback()
 def conformance(
     context: typer.Context,
