@@ -185,7 +185,8 @@ emulate_matmul_rounding: bool = declare(
     "emulate_matmul_rounding",
     False,
     "TORCH_TPU_EMULATE_MATMUL_ROUNDING",
-    "On the CPU, round the inputs of float32 matrix products as a TPU does at the chosen precision.",
+    "On the CPU, form float32, float16 and complex64 matrix products and convolutions as a TPU does at the chosen "
+    "precision: in passes over bfloat16 numbers. See numerics.md.",
 )
 allow_excess_precision: bool = declare(
     "allow_excess_precision",

@@ -82,6 +82,52 @@ def plan(
     )
 
 
+@app.command()
+def numerics(
+    model: Annotated[
+        str, typer.Argument(help="module:function returning (model, inputs), a config.json, or a name such as llama.")
+    ],
+    device: Annotated[str, typer.Option(help="The device to compare with the CPU.")] = "tpu",
+    precisions: Annotated[
+        str, typer.Option(help="exact, medium, high, highest, separated by commas. Empty: all the device has.")
+    ] = "",
+    rtol: Annotated[float | None, typer.Option(help="Relative tolerance. Default: PyTorch's for the dtype.")] = None,
+    atol: Annotated[float | None, typer.Option(help="Absolute tolerance. Default: PyTorch's for the dtype.")] = None,
+    backward: Annotated[bool, typer.Option("--backward", help="Compare gradients as well.")] = False,
+    train: Annotated[bool, typer.Option("--train", help="Run in training mode.")] = False,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Make a config.json's model small first.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Print all layers, not only those out of tolerance.")
+    ] = False,
+    json: Annotated[Path | None, typer.Option(help="Where all numbers go, as JSON.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Where a page with a chart and all numbers goes.")] = None,
+) -> None:
+    """Where do a model's numbers part from the CPU's? Layer by layer, at each matmul precision."""
+    from torch_tpu.cli import numerics
+
+    raise typer.Exit(numerics.run(model, device, precisions, rtol, atol, backward, train, tiny, everything, json, html))
+
+
+@app.command()
+def lint(
+    paths: Annotated[
+        list[Path] | None, typer.Argument(help="Files, and directories of which all files are read.")
+    ] = None,
+    select: Annotated[str, typer.Option(help="Only these rules, separated by commas; TPU1 is all that begin so.")] = "",
+    ignore: Annotated[str, typer.Option(help="Not these rules.")] = "",
+    json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    program: Annotated[
+        str,
+        typer.Option(help="module:function, which returns a function and its arguments: they are compiled for a TPU."),
+    ] = "",
+    topology: Annotated[str, typer.Option(help="Which TPU that is.")] = "v6e-1",
+) -> None:
+    """Finds what keeps a program from running well on a TPU: in its source, and in what the TPU compiler makes of it."""
+    from torch_tpu.cli import lint
+
+    raise typer.Exit(lint.run(paths or [], select, ignore, json, program, topology))
+
+
 @conformance_app.callback()
 def conformance(
     context: typer.Context,
