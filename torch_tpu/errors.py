@@ -70,6 +70,15 @@ class ExecutionError(TpuError):
     """
 
 
+class NoValueError(TpuError):
+    """The value of a tensor was asked for where programs are only compiled and never run.
+
+    This is so within `torch_tpu.aot`, and where TORCH_TPU_TOPOLOGY names TPUs that need not be there. Tensors have shapes
+    and dtypes then, and no values, so nothing may depend on them: no `item()`, no printing, no `if` on a tensor, no
+    sizes that depend on data, such as those of `nonzero`. What to do: take these out of what is compiled.
+    """
+
+
 class IndexOutOfRangeError(ExecutionError, IndexError):
     """An index is out of range for what it indexes.
 

@@ -149,6 +149,13 @@ platform: Platform = declare(
     "What the device runs on. auto: a TPU where there is one, else XLA's CPU client. Read when the device starts.",
     choices=("auto", "tpu", "cpu", "cuda"),
 )
+topology: str = declare(
+    "topology",
+    "",
+    "TORCH_TPU_TOPOLOGY",
+    "TPUs to compile for that need not be there, such as v6e-8 (a generation and a number of chips). Nothing runs, and "
+    "tensors have no values; the compiled programs fill the disk cache. Read when the device starts.",
+)
 eager_mode: EagerMode = declare(
     "eager_mode",
     "strict",
