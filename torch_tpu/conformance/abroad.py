@@ -1,21 +1,21 @@
 """A case where no device is: the programs that it would run on a TPU go through that TPU's compiler, and nothing runs.
 
-What a case captures is the same for all generations, since lowerings know the platform and no generation.
+A case's programs are compiled together, and one by one where that fails. What a case captures is the same for all generations, since lowerings know the platform and no generation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from torch_tpu import aot, errors
+from torch_tpu import aot, errors, settings
 from torch_tpu.conformance import modes, runner
-from torch_tpu.conformance.catalog import Case
+from torch_tpu.conformance.catalog import HERE, Case
+from torch_tpu.conformance.joined import join
 from torch_tpu.conformance.modes import Seen
 from torch_tpu.runtime import compile_only
-from torch_tpu.runtime.compile_only import Planned
+from torch_tpu.runtime.compile_only import CompileOnlyClient, Planned
 from torch_tpu.runtime.topology import GENERATIONS, Topology
 
 NEEDS_VALUES = "it needs values before it makes a program"
@@ -35,32 +35,63 @@ class Captured:
 
 def run_case(info: Any, case: Case, limit: int) -> runner.Result:
     """Compiles a case's programs for its place."""
-    found = _capture(info, Case(case.op, case.dtype, case.phase), limit)
+    found = _captured(info, replace(case, place=HERE), limit)
     if found.failed:
         return runner.Result(case, "failed", found.num_samples, found.reason)
     if found.seen.fallbacks:
         return runner.Result(case, "fallback", found.num_samples, ", ".join(found.seen.fallbacks))
     if not found.num_samples:
         return runner.Result(case, "skipped", 0, found.reason)
-    client = compile_only.client(Topology.parse(case.place))
-    for program in found.programs:
-        try:
-            client.adopt(program).built  # noqa: B018 - compiles it
-        except errors.CompileError as error:
-            return runner.Result(case, "failed", found.num_samples, runner.short(error))
+    refused = _refused(compile_only.client(Topology.parse(case.place)), found.programs)
+    if refused:
+        return runner.Result(case, "failed", found.num_samples, refused)
     by = "decomposition" if found.seen.decomposed else "lowering"
     return runner.Result(case, "passed", found.num_samples, by=by)
 
 
-@lru_cache(maxsize=1)
-def _capture_once(info: _ByName, case: Case, limit: int) -> Captured:
+_compiled: set[tuple[str, str]] = set()
+"""The topologies and programs of this process that were compiled."""
+
+
+def _refused(client: CompileOnlyClient, programs: Sequence[Planned]) -> str:
+    """What the compiler says against one of the programs, or nothing."""
+    place = client.topology.name
+    fresh = [program for program in programs if (place, program.text) not in _compiled]
+    if not fresh:
+        return ""
+    with settings.override(cache=False):  # these executables are for nobody
+        try:
+            client.build(Planned(client, join([program.text for program in fresh]), (), (), "low", ()))
+        except errors.CompileError:
+            for program in fresh:  # which one, and whether it is refused by itself
+                try:
+                    client.build(client.adopt(program))
+                except errors.CompileError as error:
+                    return runner.short(error)
+    _compiled.update((place, program.text) for program in fresh)
+    return ""
+
+
+_last: dict[tuple[Any, ...], Captured] = {}
+
+
+def _captured(info: Any, case: Case, limit: int) -> Captured:
+    """What a case captures, kept for the next place."""
+    key = (id(info), case.op, case.dtype, case.phase, limit)
+    if key not in _last:
+        _last.clear()
+        _last[key] = _capture(info, case, limit)
+    return _last[key]
+
+
+def _capture(info: Any, case: Case, limit: int) -> Captured:
     count, reason, programs = 0, "", []
     with aot.device(next(iter(GENERATIONS))) as client, modes.entered("strict") as seen:
         try:
-            for sample in runner.samples(info.info, case, "tpu", limit):
+            for sample in runner.samples(info, case, "tpu", limit):
                 client.started.clear()
                 try:
-                    _run(info.info, case, sample)
+                    _run(info, case, sample)
                 except runner.Skip as skip:
                     reason = str(skip)
                     continue
@@ -73,24 +104,6 @@ def _capture_once(info: _ByName, case: Case, limit: int) -> Captured:
         except Exception as error:  # noqa: BLE001 - whatever goes wrong is the result
             return Captured((), count, seen, f"sample {count}: {type(error).__name__}: {runner.short(error)}", True)
     return Captured(tuple(dict.fromkeys(programs)), count, seen, reason)
-
-
-@dataclass(frozen=True)
-class _ByName:
-    """An operator of the database as a key: two of a name are the same."""
-
-    name: str
-    info: Any
-
-    def __hash__(self) -> int:
-        return hash(self.name)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ByName) and other.info is self.info
-
-
-def _capture(info: Any, case: Case, limit: int) -> Captured:
-    return _capture_once(_ByName(case.op, info), case, limit)
 
 
 def _run(info: Any, case: Case, sample: Any) -> None:
@@ -108,6 +121,3 @@ def _run(info: Any, case: Case, sample: Any) -> None:
 
     runner.reference(info, lambda: call("cpu"))
     call("tpu")
-
-
-_ = Callable

@@ -25,13 +25,11 @@ class Gap:
     phase: str
     reason: str
     place: str = HERE
-    """Where it fails, if not here: a TPU generation, or "tpu" for all of them."""
+    """Where it fails, if not here: a TPU generation, "tpu" for all of them, or "*" for everywhere."""
 
     def covers(self, case: Case) -> bool:
-        where = self.place == case.place or (self.place == "tpu" and case.place != HERE)
-        return (
-            where and self.op == case.op and self.dtype in ("*", case.dtype) and self.phase in ("*", case.phase)
-        )
+        where = self.place in ("*", case.place) or (self.place == "tpu" and case.place != HERE)
+        return where and self.op == case.op and self.dtype in ("*", case.dtype) and self.phase in ("*", case.phase)
 
     def __str__(self) -> str:
         where = f', place = "{self.place}"' if self.place != HERE else ""
@@ -73,7 +71,9 @@ class Gaps:
         for row in rows:
             keys = sorted(row.keys() - {_PLACE})
             if keys != sorted(_KEYS) or not all(isinstance(value, str) and value for value in row.values()):
-                raise ValueError(f"{path}: an entry needs {', '.join(_KEYS)}, may have a place, and nothing else: {row}")
+                raise ValueError(
+                    f"{path}: an entry needs {', '.join(_KEYS)}, may have a place, and nothing else: {row}"
+                )
             key = (row["op"], row["dtype"], row["phase"], row.get(_PLACE, HERE))
             if key in found:
                 raise ValueError(f"{path}: declared twice: {found[key]}")

@@ -85,7 +85,7 @@ class _Compiled:
 
     def __init__(self, info: Any):
         call = _call(info.op)
-        options = {"custom_module_name": "conformance"}
+        options: dict[str, Any] = {"custom_module_name": "conformance"}
         self.whole = torch.compile(call, backend="tpu", dynamic=False, fullgraph=True, options=options)
         self.parts = torch.compile(call, backend="tpu", dynamic=False, options=options)
         self.breaks = False

@@ -9,9 +9,8 @@ CPU or return uninitialized memory, shapes and dtypes are compared only. `modes.
 
 from __future__ import annotations
 
-import itertools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,9 +63,7 @@ class Result:
     @staticmethod
     def from_json(row: dict[str, Any]) -> Result:
         status, samples, reason = row["status"], row["samples"], row["reason"]
-        return Result(
-            Case.from_json(row), status, samples, reason, row.get("by", ""), tuple(row.get("lowerings", ()))
-        )
+        return Result(Case.from_json(row), status, samples, reason, row.get("by", ""), tuple(row.get("lowerings", ())))
 
 
 class Skip(Exception):
@@ -122,15 +119,28 @@ def run_case(info: Any, case: Case, device: str, limit: int = 0) -> Result:
 
 
 def samples(info: Any, case: Case, device: str, limit: int) -> Iterator[Any]:
-    """PyTorch's samples of a case; the seed is the same before each one is used."""
+    """PyTorch's samples of a case; the seed is the same before each one is used.
+
+    Args:
+        limit: at most so many, taken evenly from all; 0: all.
+    """
     torch.manual_seed(SEED)
     if case.phase == "errors":
         made = info.error_inputs(device)
     else:
         made = info.sample_inputs("cpu", dtype_of(case.dtype), requires_grad=case.phase == "backward")
-    for sample in itertools.islice(made, limit or None):
+    for sample in _evenly(list(made), limit) if limit else made:
         torch.manual_seed(SEED)
         yield sample
+
+
+def _evenly(items: Sequence[Any], count: int) -> list[Any]:
+    """At most so many, from the middles of parts of equal length: the first samples are often the simplest.
+
+    >>> _evenly("abcdefghij", 2)
+    ['c', 'h']
+    """
+    return [items[index] for index in sorted({(2 * i + 1) * len(items) // (2 * count) for i in range(count)})]
 
 
 def tolerances(info: Any, dtype: torch.dtype) -> dict[str, float]:
