@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -44,6 +45,37 @@ def test_a_training_step_is_one_program_that_updates_in_place():
     memory = program.built.memory
     assert memory.aliased >= 3 * 2 * 4 * 64 * 256, "weights and both moments of the large ones stay in their memory"
     assert memory.outputs - memory.aliased < weights, "gradients are no results"
+
+
+def test_what_the_module_returns_besides_the_loss_is_no_result():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(64, 4096)
+
+        def forward(self, x):
+            logits = self.layer(x)
+            return SimpleNamespace(loss=logits.square().mean(), logits=logits)
+
+    compiled = aot.compile(Model(), (torch.empty(512, 64, device="meta"),), optimizer=torch.optim.SGD)
+    memory = compiled.programs[0].built.memory
+    assert memory.outputs - memory.aliased < 512 * 4096
+
+
+def test_data_parallel_training_averages_gradients_over_every_device():
+    compiled = aot.compile(
+        network(),
+        (torch.empty(8, 64, device="meta"),),
+        "v6e-8",
+        optimizer=torch.optim.SGD,
+        loss=squares,
+        data_parallel=True,
+    )
+    together = [program for program in compiled.runs if program.processes]
+    assert {program.name for program in together} == {"all_reduce"}
+    assert all(program.processes == tuple(range(8)) for program in together)
+    assert sum(program.built.memory.arguments for program in together) >= 4 * 2 * 64 * 256
+    assert not torch.distributed.is_initialized()
 
 
 def test_the_device_of_the_process_is_not_touched():

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.utils._pytree import tree_map
 
 from torch_tpu import _plug, settings
@@ -61,6 +62,7 @@ def compile(
     kwargs: Mapping[str, Any] | None = None,
     optimizer: MakeOptimizer | None = None,
     loss: Callable[[Any], torch.Tensor] | None = None,
+    data_parallel: bool = False,
     warm_up: int = 1,
     whole: bool = True,
 ) -> Compiled:
@@ -68,7 +70,7 @@ def compile(
 
     Args:
         function: a module on any device, "meta" among them, or a function. A module without `optimizer` is called without
-            gradients. A function is called as it is: what it uses besides its arguments must have been made within
+            gradients, and sees `torch.compiler.is_compiling()`. A function is called as it is: what it uses besides its arguments must have been made within
             `device(topology)`.
         inputs, kwargs: its arguments. Tensors in them may be of any device, and fake; only sizes, strides and dtypes
             matter. Modules in them are replaced as `function` is.
@@ -76,7 +78,10 @@ def compile(
         optimizer: makes the captured step a training step: called with the module's parameters, such as
             `torch.optim.AdamW`. Gradients are freed at its end.
         loss: of the module's output; by default its `loss`, or the output itself.
-        warm_up: calls before the one that is captured: the first step of an optimizer makes its state.
+        data_parallel: the module trains under DistributedDataParallel, on every device of the topology, and `inputs` are
+            one device's share.
+        warm_up: calls before the one that is captured: the first step of an optimizer makes its state, and the second
+            one of DistributedDataParallel orders its buckets.
         whole: everything is one program, as far as nothing reads a value in between. Otherwise the current eager mode
             decides.
 
@@ -89,10 +94,12 @@ def compile(
     options: dict[str, Any] = {"fallback": "error"}
     if whole:
         options |= {"eager_mode": "fused", "fuse_least": UNLIMITED, "fuse_most": UNLIMITED, "fuse_bytes": UNLIMITED**2}
-    with device(topology) as client, settings.override(**options):
+    with device(topology) as client, settings.override(**options), contextlib.ExitStack() as group:
         args, named = stand_in(list(inputs)), stand_in(dict(kwargs or {}))
-        target = _target(function, optimizer, loss)
-        for _ in range(warm_up):
+        if data_parallel:
+            group.enter_context(_world(client.topology.devices))
+        target = _target(function, optimizer, loss, data_parallel)
+        for _ in range(max(warm_up, 2) if data_parallel else warm_up):
             target(*args, **named)
             _plug.flush()
         client.started.clear()
@@ -105,7 +112,7 @@ def compile(
 
 
 def _target(
-    function: Any, optimizer: MakeOptimizer | None, loss: Callable[[Any], torch.Tensor] | None
+    function: Any, optimizer: MakeOptimizer | None, loss: Callable[[Any], torch.Tensor] | None, data_parallel: bool
 ) -> Callable[..., Any]:
     """What is called: a training step, a module without gradients, or the function itself."""
     if not isinstance(function, torch.nn.Module):
@@ -113,19 +120,51 @@ def _target(
             raise TypeError(f"optimizer= trains a module, not {type(function).__name__}; do the steps in the function")
         return function
     model = stand_in(function)
-    return torch.no_grad()(model) if optimizer is None else _training_step(model, optimizer, loss)
+    if data_parallel:
+        model = torch.nn.parallel.DistributedDataParallel(model)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _seen_as_compiling():
+            return model(*args, **kwargs)
+
+    if optimizer is None:
+        return torch.no_grad()(call)
+    return _training_step(call, optimizer([p for p in model.parameters() if p.requires_grad]), loss)
+
+
+@contextlib.contextmanager
+def _world(size: int) -> Iterator[None]:
+    """Meanwhile this process is rank 0 of so many, of which the others are not there."""
+    dist.init_process_group("tpu_dist", store=dist.HashStore(), rank=0, world_size=size)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _seen_as_compiling() -> Iterator[None]:
+    """Meanwhile `torch.compiler.is_compiling()`, which models ask before they look at values; torch.export does the same."""
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before
 
 
 def _training_step(
-    model: torch.nn.Module, make_optimizer: MakeOptimizer, loss: Callable[[Any], torch.Tensor] | None
+    model: Callable[..., Any], optimizer: torch.optim.Optimizer, loss: Callable[[Any], torch.Tensor] | None
 ) -> Callable[..., torch.Tensor]:
-    optimizer = make_optimizer([p for p in model.parameters() if p.requires_grad])
     # Before the end of the step, where the recording is cut: gradients that live on would be results of the program.
     optimizer.register_step_post_hook(lambda stepped, *_: stepped.zero_grad())
 
+    def evaluate(*args: Any, **kwargs: Any) -> torch.Tensor:
+        output = model(*args, **kwargs)  # which ends with this function, and so is no result of the program
+        return _loss_of(output) if loss is None else loss(output)
+
     def step(*args: Any, **kwargs: Any) -> torch.Tensor:
-        output = model(*args, **kwargs)
-        value = _loss_of(output) if loss is None else loss(output)
+        value = evaluate(*args, **kwargs)
         value.backward()
         optimizer.step()
         return value.detach()

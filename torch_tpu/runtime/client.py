@@ -126,6 +126,9 @@ class Executable:
 class Client:
     """One PJRT client and the device this process computes on."""
 
+    runs = True
+    """Whether programs run, and arrays have values."""
+
     def __init__(self, raw: Any, platform: str, job: Job | None = None):
         self.raw = raw
         self.platform = platform

@@ -38,6 +38,11 @@ class Absent:
         self.host = host
         """The values, as numpy, where they are known."""
 
+    def repeat_values(self, source: Absent) -> None:
+        """The values are those of a smaller array, over and over, where those are known."""
+        if source.host is not None:
+            self.host = np.resize(source.host, self.shape)
+
     def is_deleted(self) -> bool:
         return False
 
@@ -151,6 +156,8 @@ class Planned:
 
 class CompileOnlyClient(Client):
     """A client of one device of a topology; see the module."""
+
+    runs = False
 
     def __init__(self, topology: Topology, *, lazy: bool):
         self.topology = topology
