@@ -34,7 +34,7 @@ FOLDERS = {
     "torch_tpu/kernels": 2000,
     "torch_tpu/optim": 700,
     "torch_tpu/profiler": 800,
-    "torch_tpu/conformance": 1800,
+    "torch_tpu/conformance": 2300,
     "torch_tpu/migrate": 800,
     "torch_tpu/demo": 500,
     "torch_tpu/cli": 1000,

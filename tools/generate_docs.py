@@ -120,8 +120,8 @@ def readme_page() -> str:
 
 
 def _support_summary(found: Any) -> str:
-    from torch_tpu.conformance.matrix import COUNTED, PASSES
     from torch_tpu.conformance.catalog import HERE, MODES
+    from torch_tpu.conformance.matrix import COUNTED, PASSES
 
     rates = []
     for mode in MODES:
@@ -131,8 +131,8 @@ def _support_summary(found: Any) -> str:
     good, total = found.compiled_everywhere()
     share = f"{100 * good / total:.2f}% of {total}" if total else "none was run"
     return (
-        f"- Items (operator, dtype, phase) of PyTorch's database that pass: {', '.join(rates)}.\n"
-        f"  Of those that pass, compiled by libtpu for v5e, v5p, v6e and v7x: {share}.\n"
+        f"- Items (operator, dtype, forward or backward) that pass: {', '.join(rates)}.\n"
+        f"  Of those that pass in strict mode, compiled by libtpu for v5e, v5p, v6e and v7x: {share}."
     )
 
 

@@ -64,6 +64,7 @@ def conformance(
     matrix: Annotated[
         bool, typer.Option("--matrix", help="What the support matrix needs: all dtypes, modes and places; 2 samples.")
     ] = False,
+    missing: Annotated[bool, typer.Option("--missing", help="Only what the stored matrix does not know yet.")] = False,
     device: Annotated[str, typer.Option(help="Any device of PyTorch that compares with its CPU.")] = "tpu",
     limit: Annotated[int | None, typer.Option(help="At most so many samples of each case; 0: all.")] = None,
     shard: Annotated[str, typer.Option(help="I/N: every N-th operator from the I-th, counted from 0.")] = "0/1",
@@ -82,7 +83,9 @@ def conformance(
         return
     from torch_tpu.cli import conformance
 
-    chosen = conformance.Chosen(ops, dtypes, phases, modes, places, matrix, device, limit, shard, workers, timeout)
+    chosen = conformance.Chosen(
+        ops, dtypes, phases, modes, places, matrix, missing, device, limit, shard, workers, timeout
+    )
     raise typer.Exit(conformance.run(chosen, output, gaps, write_gaps))
 
 

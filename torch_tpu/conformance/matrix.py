@@ -158,7 +158,7 @@ def _judged(result: Result, gaps: Gaps) -> tuple[str, str]:
 def _inherit(row: Row) -> Row:
     """Where no program can be captured without values, a cell is what the same call is here, if that does not pass."""
     for column in COLUMNS:
-        mode, place, phase = column
+        _, place, phase = column
         here = row.cell(("strict", HERE, phase))
         if place != HERE and row.cell(column) == "-" and here in "FG":
             row = _with(row, column, here, row.reasons.get(name_of(("strict", HERE, phase)), ""))
@@ -221,3 +221,14 @@ def read_results(path: Path) -> list[Result]:
             continue  # the process was ended while it wrote this line
         found[result.case] = result
     return list(found.values())
+
+
+def missing(matrix: Matrix, cases: Iterable[Case]) -> list[Case]:
+    """The cases of which the matrix knows nothing yet."""
+    rows = {(row.op, row.dtype): row for row in matrix.rows}
+    found = []
+    for case in cases:
+        row, column = rows.get((case.op, case.dtype)), (case.mode, case.place, case.phase)
+        if row is None or column not in _INDEX or row.cell(column) == ".":
+            found.append(case)
+    return found

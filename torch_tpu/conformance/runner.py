@@ -140,7 +140,9 @@ def _evenly(items: Sequence[Any], count: int) -> list[Any]:
     >>> _evenly("abcdefghij", 2)
     ['c', 'h']
     """
-    return [items[index] for index in sorted({(2 * i + 1) * len(items) // (2 * count) for i in range(count)})]
+    if len(items) <= count:
+        return list(items)
+    return [items[(2 * part + 1) * len(items) // (2 * count)] for part in range(count)]
 
 
 def tolerances(info: Any, dtype: torch.dtype) -> dict[str, float]:

@@ -317,8 +317,9 @@ def _sum_product(x: Labelled, y: Labelled, keep: set[int], platform: str) -> Lab
     """The product of two labelled values, summed over labels not in `keep`."""
     shared = set(x[1]) & set(y[1])
     (left, names), (right, others) = _sum_away(x, keep | shared), _sum_away(y, keep | shared)
-    if left.dtype is not right.dtype:  # one of them is an intermediate, in float32
-        left, right = (hlo.convert(value, hlo.compute_dtype(value.dtype)) for value in (left, right))
+    if left.dtype is not right.dtype:  # one of them is an intermediate, in float32 or int32
+        dtype = torch.promote_types(left.dtype, right.dtype)
+        left, right = hlo.convert(left, dtype), hlo.convert(right, dtype)
     batch = [name for name in names if name in shared and name in keep]
     summed = [name for name in names if name in shared and name not in keep]
     product = contract(
