@@ -23,6 +23,7 @@ SURFACE = {
         "--dtype",
         "--recompute",
         "--data-parallel",
+        "--unrolled",
         "--sweep",
         "--price",
         "--json",

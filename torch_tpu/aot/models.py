@@ -22,6 +22,7 @@ import torch
 from torch_tpu.aot import capture
 from torch_tpu.aot.compiled import Compiled
 from torch_tpu.aot.utilization import ModelFlops, model_flops
+from torch_tpu.compile.repeated import can_fold, fold_layers
 
 Mode = Literal["train", "prefill", "decode"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -44,6 +45,10 @@ class Workload:
     """Keep no activations of a layer but its input, where the model supports that."""
     data_parallel: bool = False
     """Train under DistributedDataParallel on all devices of the topology."""
+
+    unrolled: bool = False
+    """In training, compile each layer by itself. By default layers that are alike are one loop, of which the compiler sees
+    one layer, unless activations are recomputed."""
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -101,11 +106,12 @@ def _trace_function(workload: Workload, topology: str) -> tuple[Compiled, ModelF
 
 def _trace_config(workload: Workload, topology: str) -> tuple[Compiled, ModelFlops | None]:
     model = from_config(workload.model, getattr(torch, workload.dtype))
+    flops = model_flops(model, workload.seq, workload.mode)
     if workload.recompute:
         model.gradient_checkpointing_enable()
     make = {"train": _train, "prefill": _prefill, "decode": _decode}[workload.mode]
     with _without_looking_for_packed_sequences():
-        return make(model, workload, topology), model_flops(model, workload.seq, workload.mode)
+        return make(model, workload, topology), flops
 
 
 def from_config(path: str, dtype: torch.dtype) -> Any:
@@ -144,7 +150,10 @@ def _train(model: Any, workload: Workload, topology: str) -> Compiled:
     tokens = _tokens(workload.batch, workload.seq)
     kwargs = {"input_ids": tokens, "labels": tokens, "use_cache": False}
     options: dict[str, Any] = {"optimizer": torch.optim.AdamW, "data_parallel": workload.data_parallel}
-    return capture.compile(model.train(), (), topology, kwargs=kwargs, **options)
+    model.train()
+    if not workload.unrolled and not workload.recompute and can_fold(model):
+        model = torch.compile(fold_layers(model), dynamic=False)
+    return capture.compile(model, (), topology, kwargs=kwargs, **options)
 
 
 def _prefill(model: Any, workload: Workload, topology: str) -> Compiled:

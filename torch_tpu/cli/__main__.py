@@ -63,6 +63,9 @@ def plan(
     data_parallel: Annotated[
         bool, typer.Option("--data-parallel", help="Train on all devices together, by DistributedDataParallel.")
     ] = False,
+    unrolled: Annotated[
+        bool, typer.Option("--unrolled", help="Compile each layer by itself, not layers that are alike as a loop.")
+    ] = False,
     sweep: Annotated[
         list[str] | None, typer.Option(help="What to try: batch=1,2,4 or seq=2048,4096; repeatable.")
     ] = None,
@@ -77,7 +80,19 @@ def plan(
 
     raise typer.Exit(
         plan.run(
-            model, topology, mode, batch, seq, dtype, recompute, data_parallel, sweep or [], price or [], json, html
+            model,
+            topology,
+            mode,
+            batch,
+            seq,
+            dtype,
+            recompute,
+            data_parallel,
+            unrolled,
+            sweep or [],
+            price or [],
+            json,
+            html,
         )
     )
 

@@ -22,6 +22,7 @@ def run(
     dtype: str,
     recompute: bool,
     data_parallel: bool,
+    unrolled: bool,
     sweep: list[str],
     price: list[str],
     json_file: Path | None,
@@ -32,7 +33,7 @@ def run(
     from torch_tpu.aot import models, plan, render
 
     try:
-        workload = models.Workload(model, mode, batch, seq, dtype, recompute, data_parallel)  # type: ignore[arg-type]
+        workload = models.Workload(model, mode, batch, seq, dtype, recompute, data_parallel, unrolled)  # type: ignore[arg-type]
         with console.status("") as status:
             reports = plan.plan(
                 workload,
