@@ -23,7 +23,7 @@ import torch._dynamo
 from torch_tpu.aot import capture
 from torch_tpu.aot.compiled import Compiled
 from torch_tpu.aot.utilization import ModelFlops, model_flops
-from torch_tpu.compile import repeated
+from torch_tpu.compile.repeated import can_fold, fold_layers
 
 Mode = Literal["train", "prefill", "decode"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -47,7 +47,8 @@ class Workload:
     data_parallel: bool = False
     """Train under DistributedDataParallel on all devices of the topology."""
     unrolled: bool = False
-    """Train with each layer by itself. Otherwise layers that are alike are one loop, which compiles many times faster."""
+    """In training, compile each layer by itself. By default layers that are alike are one loop, of which the compiler sees
+    one layer, unless activations are recomputed."""
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -147,12 +148,12 @@ def _tokens(batch: int, length: int) -> torch.Tensor:
 
 def _train(model: Any, workload: Workload, topology: str) -> Compiled:
     tokens = _tokens(workload.batch, workload.seq)
-    if not workload.unrolled:
-        with contextlib.suppress(ValueError):  # it has no layers that are alike
-            model = torch.compile(repeated.fold_layers(model), fullgraph=True, dynamic=False)
+    model.train()
+    if not workload.unrolled and not workload.recompute and can_fold(model):
+        model = torch.compile(fold_layers(model), dynamic=False)
     kwargs = {"input_ids": tokens, "labels": tokens, "use_cache": False}
     options: dict[str, Any] = {"optimizer": torch.optim.AdamW, "data_parallel": workload.data_parallel}
-    return capture.compile(model.train(), (), topology, kwargs=kwargs, **options)
+    return capture.compile(model, (), topology, kwargs=kwargs, **options)
 
 
 def _prefill(model: Any, workload: Workload, topology: str) -> Compiled:

@@ -80,15 +80,27 @@ def fold_layers(model: torch.nn.Module) -> torch.nn.Module:
     Raises:
         ValueError: it has no such list.
     """
-    folded = 0
-    for name, layers in list(model.named_modules()):
-        if isinstance(layers, torch.nn.ModuleList) and len(layers) > 1 and alike(list(layers)):
-            parent = model.get_submodule(name.rpartition(".")[0])
-            setattr(parent, name.rpartition(".")[2], torch.nn.ModuleList([Repeated(list(layers))]))
-            folded += 1
-    if not folded:
+    found = _foldable(model)
+    if not found:
         raise ValueError(f"{type(model).__name__} has no list of several layers that are alike and have no buffers")
+    for name, layers in found:
+        parent, _, attribute = name.rpartition(".")
+        setattr(model.get_submodule(parent), attribute, torch.nn.ModuleList([Repeated(layers)]))
     return model
+
+
+def can_fold(model: torch.nn.Module) -> bool:
+    """Whether `fold_layers` finds anything."""
+    return bool(_foldable(model))
+
+
+def _foldable(model: torch.nn.Module) -> list[tuple[str, list[torch.nn.Module]]]:
+    found: list[tuple[str, list[torch.nn.Module]]] = []
+    for name, layers in model.named_modules():
+        inside = any(name.startswith(f"{outer}.") for outer, _ in found)
+        if isinstance(layers, torch.nn.ModuleList) and len(layers) > 1 and not inside and alike(list(layers)):
+            found.append((name, list(layers)))
+    return found
 
 
 def alike(layers: Sequence[torch.nn.Module]) -> bool:

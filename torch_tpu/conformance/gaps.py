@@ -8,27 +8,32 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch_tpu.conformance.catalog import Case
+from torch_tpu.conformance.catalog import HERE, Case
 from torch_tpu.conformance.runner import Result
 
 DEFAULT = Path(__file__).with_name("gaps.toml")
 _KEYS = ("op", "dtype", "phase", "reason")
+_PLACE = "place"
 
 
 @dataclass(frozen=True)
 class Gap:
-    """One entry. "*" as dtype or phase stands for all of them."""
+    """One entry. "*" as dtype or phase stands for all of them. It holds in all modes."""
 
     op: str
     dtype: str
     phase: str
     reason: str
+    place: str = HERE
+    """Where it fails, if not here: a TPU generation, "tpu" for all of them, or "*" for everywhere."""
 
     def covers(self, case: Case) -> bool:
-        return self.op == case.op and self.dtype in ("*", case.dtype) and self.phase in ("*", case.phase)
+        where = self.place in ("*", case.place) or (self.place == "tpu" and case.place != HERE)
+        return where and self.op == case.op and self.dtype in ("*", case.dtype) and self.phase in ("*", case.phase)
 
     def __str__(self) -> str:
-        return f'op = "{self.op}", dtype = "{self.dtype}", phase = "{self.phase}"'
+        where = f', place = "{self.place}"' if self.place != HERE else ""
+        return f'op = "{self.op}", dtype = "{self.dtype}", phase = "{self.phase}"{where}'
 
 
 @dataclass(frozen=True)
@@ -62,15 +67,22 @@ class Gaps:
         """
         path = path or DEFAULT
         rows = tomllib.loads(path.read_text(encoding="utf-8")).get("gap", [])
-        found: dict[tuple[str, str, str], Gap] = {}
+        found: dict[tuple[str, str, str, str], Gap] = {}
         for row in rows:
-            if sorted(row) != sorted(_KEYS) or not all(isinstance(value, str) and value for value in row.values()):
-                raise ValueError(f"{path}: an entry needs {', '.join(_KEYS)} and nothing else: {row}")
-            key = (row["op"], row["dtype"], row["phase"])
+            keys = sorted(row.keys() - {_PLACE})
+            if keys != sorted(_KEYS) or not all(isinstance(value, str) and value for value in row.values()):
+                raise ValueError(
+                    f"{path}: an entry needs {', '.join(_KEYS)}, may have a place, and nothing else: {row}"
+                )
+            key = (row["op"], row["dtype"], row["phase"], row.get(_PLACE, HERE))
             if key in found:
                 raise ValueError(f"{path}: declared twice: {found[key]}")
             found[key] = Gap(**row)
         return Gaps(found.values())
+
+    def declared(self, case: Case) -> Gap | None:
+        """The entry that covers a case, if there is one."""
+        return next((gap for gap in self.gaps if gap.covers(case)), None)
 
     def judge(self, results: Iterable[Result], *, complete: bool = True) -> Judgement:
         """Compares results with the entries.
@@ -83,8 +95,7 @@ class Gaps:
         declared: list[Result] = []
         for result in results:
             if result.fails:
-                known = any(gap.covers(result.case) for gap in self.gaps)
-                (declared if known else failed).append(result)
+                (declared if self.declared(result.case) else failed).append(result)
         closed = []
         for gap in self.gaps if complete else ():
             covered = [result for result in results if gap.covers(result.case) and result.status != "skipped"]
