@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import torch_tpu
+import torch_tpu.cache
 from torch_tpu import aot
 from torch_tpu.errors import NoValueError
 from torch_tpu.runtime import cache, client, compile_only, platform
@@ -167,6 +168,21 @@ def test_programs_are_kept_under_the_names_that_a_tpu_looks_up(tmp_path):
         assert cache.disk().get(key) is None
         executable = program.built.serialize()
         assert cache.disk().get(key) == executable
+
+
+def test_compiled_programs_travel_to_a_machine_with_that_tpu_and_to_no_other(tmp_path):
+    compiled = aot.compile(network(), (torch.empty(8, 64, device="meta"),), "v6e-8")
+    with torch_tpu.settings.override(cache_dir=str(tmp_path / "here")):
+        executable = compiled.retarget("v6e-16").programs[0].built.serialize()
+        assert torch_tpu.cache.export_to(tmp_path / "file") == 1
+        on_cpu = torch_tpu.cache.verify()
+        assert (on_cpu.sound, list(on_cpu.unfit)) == (1, ["made with platform tpu; here it is cpu"])
+    with torch_tpu.settings.override(cache_dir=str(tmp_path / "there")), aot.device("v5e-1"):
+        assert torch_tpu.cache.import_from(tmp_path / "file").added == 0
+    with torch_tpu.settings.override(cache_dir=str(tmp_path / "there")), aot.device("v6e-8"):
+        assert torch_tpu.cache.import_from(tmp_path / "file").added == 1
+        assert torch_tpu.cache.verify().unfit == {}
+        assert cache.disk().get(compiled.programs[0].key) == executable
 
 
 def test_a_result_is_saved(tmp_path):

@@ -24,6 +24,7 @@ def set_up() -> None:
         "torch._inductor.compile_fx", lambda: patches.inductor_leaves_graphs_on_the_device(touches_device, tpu)
     )
     torch._dynamo.trace_rules.add("torch_tpu")
+    patches.graphs_end_where_the_precision_is_set()
     patches.compiled_optimizers_keep_their_state_on_the_device()
     imports.after("torch.nn.attention.flex_attention", patches.flex_attention_takes_the_device)
     imports.after("torch._higher_order_ops.associative_scan", patches.associative_scan_takes_the_device)

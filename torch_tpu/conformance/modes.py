@@ -47,6 +47,9 @@ class Seen:
     def lowered(self, rule: Lowering) -> None:
         self.lowerings.add(rule.op)
 
+    def node_traced(self, node: Any) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
     def graph_called(self, graph: Any, args: list[Any], call: Callable[[list[Any]], Any]) -> Any:
         return call(args)
 

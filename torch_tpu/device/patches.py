@@ -251,6 +251,17 @@ def compiled_optimizers_keep_their_state_on_the_device() -> None:
     OptimizerVariable._set_capturable = _set_capturable  # type: ignore[method-assign]
 
 
+def graphs_end_where_the_precision_is_set() -> None:
+    """Dynamo puts a call of `torch.set_float32_matmul_precision` into the graph and runs it while it traces.
+
+    Without it what follows in the function has the precision that was set last, for every device. To be removed when
+    Dynamo breaks the graph there.
+    """
+    rules = sys.modules["torch._dynamo.trace_rules"]
+    rules.torch_non_c_binding_in_graph_functions.pop("torch.set_float32_matmul_precision", None)
+    rules.get_torch_obj_rule_map().pop(torch.set_float32_matmul_precision, None)
+
+
 def _add_device_to_constants(function: Any, wanted: Any) -> None:
     """Adds the device to a tuple or set of devices written in a function, or in a function inside it."""
 

@@ -113,7 +113,7 @@ def forward(x: Value, weight: Value, geometry: Geometry) -> Value:
     if geometry.pointwise(kernel):
         return _mix_channels(weight, _strided(x, geometry), (1, 1))
     if geometry.depthwise(x.shape[1], kernel):
-        return _depthwise(x, weight, geometry, size)
+        return hlo.in_passes(lambda a, b: _depthwise(a, b, geometry, size), x, weight)
     if geometry.by_places(dtype):
         return _by_places(_pad(x, [(p, p) for p in geometry.padding]), weight, geometry, size)
     return hlo.convolution(
@@ -148,7 +148,7 @@ def input_gradient(grad: Value, weight: Value, size: Sequence[int], geometry: Ge
     reversed_weight = hlo.reverse(weight, range(2, weight.ndim))
     plain = Geometry([1], [0], geometry.dilation, groups, geometry.rank, geometry.platform)
     if weight.shape[:2] == (groups, 1) and geometry.depthwise(shape[1], kernel):
-        return _depthwise(_pad(grad, pads, spread), reversed_weight, plain, size)
+        return hlo.in_passes(lambda a, b: _depthwise(_pad(a, pads, spread), b, plain, size), grad, reversed_weight)
     if groups > 1:
         grouped = hlo.reshape(reversed_weight, (groups, weight.shape[0] // groups, *weight.shape[1:]))
         moved = hlo.move_dim(grouped, 0, 1)
@@ -194,7 +194,7 @@ def weight_gradient(x: Value, grad: Value, kernel: Sequence[int], geometry: Geom
         )
     ]
     if geometry.depthwise(x.shape[1], kernel):
-        return _depthwise_weight(_pad(x, pads), grad, kernel, geometry)
+        return hlo.in_passes(lambda a, b: _depthwise_weight(_pad(a, pads), b, kernel, geometry), x, grad)
     x = _pad(x, [(0, min(high, 0)) for _, high in pads])
     pads = [(low, max(high, 0)) for low, high in pads]
     spatial = "".join(map(str, range(geometry.rank)))

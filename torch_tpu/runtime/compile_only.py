@@ -9,7 +9,7 @@ at once where the client is not `lazy`.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -150,6 +150,15 @@ class Planned:
         """
         return self._client.build(self)
 
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What the program's machine code depends on besides its text and options."""
+        return self._client.environment
+
+    def compile_raw(self, module: Any, overrides: Sequence[tuple[str, Any]]) -> Any:
+        """As `CompileOnlyClient.compile_raw`."""
+        return self._client.compile_raw(self, module, overrides)
+
     def optimized_text(self) -> str:
         return self.built.optimized_text() or ""
 
@@ -166,6 +175,8 @@ class CompileOnlyClient(Client):
         self.platform = "tpu"
         self.started: list[Planned] = []
         """Every program that was run, in order."""
+        self.assume: Callable[[Absent, torch.dtype], torch.Tensor] | None = None
+        """Says what values arrays have that nothing ever computed, in the place of an error."""
         self._topology_devices = _devices(topology)
         self.device = self._topology_devices[0]
         self.device_kind: str = self.device.device_kind
@@ -207,6 +218,24 @@ class CompileOnlyClient(Client):
         Raises:
             CompileError: the compiler refused it, or it wants more devices than the topology has.
         """
+        built = Built(
+            self._compile(
+                planned.key, planned.text, planned.effort, lambda module: self.compile_raw(planned, module, ())
+            )
+        )
+        self._keep(planned.key, planned.text, built.serialize)
+        return built
+
+    def compile_raw(self, planned: Planned, module: Any, overrides: Sequence[tuple[str, Any]]) -> Any:
+        """jaxlib's executable of a parsed program, kept nowhere.
+
+        Args:
+            overrides: further XLA options.
+
+        Raises:
+            CompileError: it wants more devices than the topology has.
+            XlaRuntimeError: the compiler refused it.
+        """
         places = planned.processes or (0,)
         if max(places) >= len(self._topology_devices):
             raise errors.CompileError(
@@ -218,13 +247,8 @@ class CompileOnlyClient(Client):
             )
         devices = [self._topology_devices[place] for place in places]
         how = options.options(planned.effort, "tpu", [device.id for device in devices])
-
-        def build(module: Any) -> Any:
-            return self.raw.compile(module, xla_client.DeviceList(tuple(devices)), how)
-
-        built = Built(self._compile(planned.key, planned.text, planned.effort, build))
-        self._keep(planned.key, planned.text, built.serialize)
-        return built
+        how.env_option_overrides = [*how.env_option_overrides, *overrides]
+        return self.raw.compile(module, xla_client.DeviceList(tuple(devices)), how)
 
     def _put(self, host: Any, semantics: Any) -> Absent:
         known = host.nbytes <= KEPT_BYTES
@@ -238,6 +262,8 @@ class CompileOnlyClient(Client):
         """
         if not isinstance(array, Absent):
             return super().get(array, dtype, copy=copy)  # of a device that is there, from before
+        if array.host is None and self.assume is not None:
+            return self.assume(array, dtype)
         if array.host is None:
             shape = list(array.shape)
             raise errors.NoValueError(

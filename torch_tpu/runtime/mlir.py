@@ -57,6 +57,16 @@ def from_portable_artifact(artifact: bytes) -> str:
     return str(ir.Module.parse(stablehlo.deserialize_portable_artifact_str(artifact), context()))
 
 
+def dot_numbers(operation: Any) -> Any:
+    """The dimension numbers of a `stablehlo.dot_general`."""
+    return stablehlo.DotDimensionNumbers(operation.attributes["dot_dimension_numbers"])
+
+
+def convolution_numbers(operation: Any) -> Any:
+    """The dimension numbers of a `stablehlo.convolution`."""
+    return stablehlo.ConvDimensionNumbers(operation.attributes["dimension_numbers"])
+
+
 _ELEMENT = re.compile(r"tensor<(?:[^<>]*x)?(complex<f\d+>|[a-z]+\d+[A-Z0-9]*)>")
 _WORDS = {"i1": "bool", "bf16": "bfloat16", "complex<f32>": "complex64", "complex<f64>": "complex128"}
 _KINDS = {"i": "int", "si": "int", "ui": "uint", "f": "float"}
