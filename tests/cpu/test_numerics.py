@@ -204,6 +204,29 @@ def test_tuples_and_keywords():
     assert not found["medium"].layers[0].sound
 
 
+def test_orders_that_pytorch_leaves_open_and_devices_by_name():
+    """As a mixture of experts: tokens are sorted by expert, and a module is told the device."""
+
+    class Inner(nn.Module):
+        def forward(self, x: torch.Tensor, device: torch.device) -> torch.Tensor:
+            return x + torch.ones(3, device=device)
+
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Inner()
+
+        def forward(self, x: torch.Tensor, expert: torch.Tensor) -> torch.Tensor:
+            order = torch.sort(expert)[1]
+            return self.inner(x[order], device=x.device)[torch.argsort(order)]
+
+    torch.manual_seed(5)
+    inputs = torch.randn(100, 3), torch.randint(0, 4, (100,))
+    assert not torch.equal(torch.sort(inputs[1])[1], torch.sort(inputs[1], stable=True)[1]), "the CPU's order differs"
+    found = numerics.compare(Experts(), inputs, precisions=["exact"])["exact"]
+    assert found.within and found.first_made is None and not any(layer.note for layer in found.layers)
+
+
 def test_what_differs_in_shape_or_is_not_called_is_said():
     class Sparse(nn.Module):
         def __init__(self) -> None:

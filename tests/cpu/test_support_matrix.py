@@ -102,12 +102,28 @@ def test_cases_follow_each_other_by_operator_dtype_and_phase():
 
 
 def test_gaps_are_of_a_place():
-    here, tpu, both = (Gap("add", "*", "*", "because", place) for place in ("here", "tpu", "*"))
+    here, tpu, both = (Gap("add", "*", "*", "because", place=place) for place in ("here", "tpu", "*"))
     for case, covering in (
         (Case("add", "bool", "out"), [here, both]),
         (Case("add", "bool", "out", place="v5p"), [tpu, both]),
     ):
         assert [gap for gap in (here, tpu, both) if gap.covers(case)] == covering
+
+
+def test_gaps_are_of_a_mode():
+    gap = Gap("add", "*", "forward", "because", mode="compiled")
+    assert gap.covers(Case("add", "bool", "forward", "compiled"))
+    assert not gap.covers(Case("add", "bool", "forward")) and not gap.covers(
+        Case("add", "bool", "forward", place="v5e")
+    )
+    assert str(gap) == 'op = "add", dtype = "*", phase = "forward", mode = "compiled"'
+
+
+@pytest.mark.parametrize(("number", "right"), [(1.5, True), (2.5, True), (2.75, False), (torch.inf, False)])
+def test_an_ill_conditioned_result_may_be_as_far_from_the_exact_one_as_the_cpus(number, right):
+    found, expected, exact = (torch.tensor([value]) for value in (number, 1.5, 2.0))
+    assert runner.as_near([found], [expected], [exact.double()]) == right
+    assert not runner.as_near([found, torch.tensor(1)], [expected, torch.tensor(2)], [exact.double(), torch.tensor(2)])
 
 
 def test_samples_are_taken_evenly():

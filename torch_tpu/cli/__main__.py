@@ -134,10 +134,18 @@ def lint(
 def conformance(
     context: typer.Context,
     ops: Annotated[str, typer.Option(help="Operators, separated by commas; patterns as in ls. Empty: all.")] = "",
-    dtypes: Annotated[str, typer.Option(help="Dtypes, separated by commas.")] = "float32,bfloat16,int64,bool",
+    dtypes: Annotated[str, typer.Option(help="Dtypes, separated by commas.")] = "",
     phases: Annotated[str, typer.Option(help="forward, backward, inplace, out, errors, separated by commas.")] = "",
+    modes: Annotated[str, typer.Option(help="strict, fused, compiled, separated by commas.")] = "",
+    places: Annotated[
+        str, typer.Option(help="here, or what only compiles, for TPUs that need not be there: v5e, v5p, v6e, v7x.")
+    ] = "",
+    matrix: Annotated[
+        bool, typer.Option("--matrix", help="What the support matrix needs: all dtypes, modes and places; 2 samples.")
+    ] = False,
+    missing: Annotated[bool, typer.Option("--missing", help="Only what the stored matrix does not know yet.")] = False,
     device: Annotated[str, typer.Option(help="Any device of PyTorch that compares with its CPU.")] = "tpu",
-    limit: Annotated[int, typer.Option(help="At most so many samples of each case; 0: all.")] = 0,
+    limit: Annotated[int | None, typer.Option(help="At most so many samples of each case; 0: all.")] = None,
     shard: Annotated[str, typer.Option(help="I/N: every N-th operator from the I-th, counted from 0.")] = "0/1",
     workers: Annotated[int, typer.Option(help="Processes.")] = 1,
     timeout: Annotated[float, typer.Option(help="Seconds a case may take before it counts as hanging.")] = 120.0,
@@ -154,9 +162,24 @@ def conformance(
         return
     from torch_tpu.cli import conformance
 
-    raise typer.Exit(
-        conformance.run(ops, dtypes, phases, device, limit, shard, workers, timeout, output, gaps, write_gaps)
+    chosen = conformance.Chosen(
+        ops, dtypes, phases, modes, places, matrix, missing, device, limit, shard, workers, timeout
     )
+    raise typer.Exit(conformance.run(chosen, output, gaps, write_gaps))
+
+
+@conformance_app.command("matrix")
+def conformance_matrix(
+    results: Annotated[
+        list[Path] | None, typer.Argument(help="Files that `conformance --matrix --output` wrote, from all shards.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option(help="The matrix. Default: this version's, in the package.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Where a page to filter it in a browser goes.")] = None,
+) -> None:
+    """Shows the support matrix, after putting results into it."""
+    from torch_tpu.cli import conformance
+
+    raise typer.Exit(conformance.show_matrix(results or [], file, html))
 
 
 @conformance_app.command("models")

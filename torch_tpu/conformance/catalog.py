@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -56,16 +57,17 @@ class Case:
 
 @cache
 def operators() -> tuple[Any, ...]:
-    """PyTorch's `OpInfo`s, by name.
+    """PyTorch's `OpInfo`s, by name; those of the operators on lists of tensors among them.
 
     Raises:
         ImportError: a package that torch.testing needs is missing.
     """
     try:
-        from torch.testing._internal.common_methods_invocations import op_db
+        from torch.testing._internal import common_methods_invocations as database
     except ImportError as error:
         raise ImportError(f"{error}; pip install 'torch_tpu[dev]'") from error
-    return tuple(sorted(op_db, key=full_name))
+    lists = [getattr(database, f"foreach_{kind}_op_db") for kind in ("unary", "binary", "pointwise", "reduce", "other")]
+    return tuple(sorted([*database.op_db, *itertools.chain(*lists)], key=full_name))
 
 
 def full_name(info: Any) -> str:

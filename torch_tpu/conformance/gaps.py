@@ -13,26 +13,31 @@ from torch_tpu.conformance.runner import Result
 
 DEFAULT = Path(__file__).with_name("gaps.toml")
 _KEYS = ("op", "dtype", "phase", "reason")
-_PLACE = "place"
+_OPTIONAL = ("mode", "place")
 
 
 @dataclass(frozen=True)
 class Gap:
-    """One entry. "*" as dtype or phase stands for all of them. It holds in all modes."""
+    """One entry. "*" as dtype or phase stands for all of them."""
 
     op: str
     dtype: str
     phase: str
     reason: str
+    mode: str = "*"
+    """In which mode it fails, if not in all of them."""
     place: str = HERE
     """Where it fails, if not here: a TPU generation, "tpu" for all of them, or "*" for everywhere."""
 
     def covers(self, case: Case) -> bool:
-        where = self.place in ("*", case.place) or (self.place == "tpu" and case.place != HERE)
-        return where and self.op == case.op and self.dtype in ("*", case.dtype) and self.phase in ("*", case.phase)
+        pairs = ((self.dtype, case.dtype), (self.phase, case.phase), (self.mode, case.mode), (self.place, case.place))
+        tpu = self.place == "tpu" and case.place != HERE
+        return self.op == case.op and all(ours in ("*", theirs) for ours, theirs in pairs[: 3 if tpu else 4])
 
     def __str__(self) -> str:
-        where = f', place = "{self.place}"' if self.place != HERE else ""
+        where = (f', mode = "{self.mode}"' if self.mode != "*" else "") + (
+            f', place = "{self.place}"' if self.place != HERE else ""
+        )
         return f'op = "{self.op}", dtype = "{self.dtype}", phase = "{self.phase}"{where}'
 
 
@@ -67,14 +72,14 @@ class Gaps:
         """
         path = path or DEFAULT
         rows = tomllib.loads(path.read_text(encoding="utf-8")).get("gap", [])
-        found: dict[tuple[str, str, str, str], Gap] = {}
+        found: dict[tuple[str, ...], Gap] = {}
         for row in rows:
-            keys = sorted(row.keys() - {_PLACE})
+            keys = sorted(row.keys() - {*_OPTIONAL})
             if keys != sorted(_KEYS) or not all(isinstance(value, str) and value for value in row.values()):
                 raise ValueError(
-                    f"{path}: an entry needs {', '.join(_KEYS)}, may have a place, and nothing else: {row}"
+                    f"{path}: an entry needs {', '.join(_KEYS)}, may have mode and place, and nothing else: {row}"
                 )
-            key = (row["op"], row["dtype"], row["phase"], row.get(_PLACE, HERE))
+            key = (row["op"], row["dtype"], row["phase"], row.get("mode", "*"), row.get("place", HERE))
             if key in found:
                 raise ValueError(f"{path}: declared twice: {found[key]}")
             found[key] = Gap(**row)

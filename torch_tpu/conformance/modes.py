@@ -97,6 +97,6 @@ class _Compiled:
         if not self.breaks:
             try:
                 return self.whole(*args, **kwargs)
-            except torch._dynamo.exc.Unsupported:
+            except torch._dynamo.exc.TorchDynamoException:
                 self.breaks = True
         return self.parts(*args, **kwargs)

@@ -73,6 +73,8 @@ def as_toml(results: Sequence[Result]) -> str:
         reason = result.reason.replace("\\", "\\\\").replace('"', "'")
         rows.append(
             f'[[gap]]\nop = "{result.case.op}"\ndtype = "{result.case.dtype}"\nphase = "{result.case.phase}"\n'
-            f'reason = "{reason}"\n' + (f'place = "{result.case.place}"\n' if result.case.place != HERE else "")
+            f'reason = "{reason}"\n'
+            + (f'mode = "{result.case.mode}"\n' if result.case.mode != "strict" else "")
+            + (f'place = "{result.case.place}"\n' if result.case.place != HERE else "")
         )
     return "\n".join(rows)
