@@ -124,10 +124,10 @@ def scan(run: Interpreter, combine: fx.GraphModule, init: Any, xs: Any, addition
 
     results = hlo.fori_loop(length, [*[run.read(value) for value in init], *stacked], step)
     carry = _results(run, results[: len(init)], init)
-    found = dict(zip(collected, results[len(init) :], strict=True))
+    returned = dict(zip(collected, results[len(init) :], strict=True))
     for place, (source, order) in moved.items():
-        found[place] = hlo.transpose(slices[source], [0, *[dim + 1 for dim in order]])
-    return (*carry, *[run.new(found[place]) for place in range(len(init), len(examples))])
+        returned[place] = hlo.transpose(slices[source], [0, *[dim + 1 for dim in order]])
+    return (*carry, *[run.new(returned[place]) for place in range(len(init), len(examples))])
 
 
 _SAME = ("alias", "alias_copy", "clone", "detach", "detach_copy")
