@@ -1,5 +1,6 @@
-"""Writes the pages of docs/ that come from declarations in the code: settings.md, errors.md, ops.md, and
-models.md from stored results.
+"""Writes the pages of docs/ that come from declarations in the code (settings.md, errors.md, ops.md, lint.md,
+from-torch-xla.md), those from stored results (models.md, support-matrix.html), and the lines of README.md that sum the
+support matrix up.
 
 Without arguments it writes them; with --check it fails if one is not up to date.
 """
@@ -17,6 +18,8 @@ sys.path.insert(0, str(DOCS.parent))
 
 from torch_tpu import errors, settings  # noqa: E402
 
+README = DOCS.parent / "README.md"
+_BEGIN, _END = "<!-- support -->", "<!-- /support -->"
 _NOTE = "<!-- Written by tools/generate_docs.py; edit the declarations instead. -->\n"
 
 
@@ -100,6 +103,105 @@ def models_page() -> str:
     )
 
 
+def lint_page() -> str:
+    """How to use it, and one section a rule, which is its docstring."""
+    from torch_tpu.linter.rules import RULES, SEVERITIES
+
+    parts = ["# Lint\n", _NOTE, _LINT.strip() + "\n", "| severity | |", "| --- | --- |"]
+    parts += [f"| {severity} | {meaning} |" for severity, meaning in SEVERITIES.items()]
+    for heading, wanted in (("Rules for source files", False), ("Rules for programs", True)):
+        parts.append(f"\n## {heading}\n")
+        for id, rule in sorted(RULES.items()):
+            if (id >= "TPU100") == wanted:
+                parts.append(f"### {id}: {rule.title()}\n\nSeverity: {rule.severity}.\n\n{rule.text()}\n")
+    return "\n".join(parts)
+
+
+_LINT = """
+What keeps a program from running well on a TPU, with lines, reasons and suggestions.
+
+    torch-tpu lint train.py models/                       # source files
+    torch-tpu lint --program bench:example                # what the TPU compiler makes of a function
+    torch-tpu lint train.py --select TPU01,TPU02 --json   # only some rules; for other programs to read
+
+The exit status is 1 if something was found. `# noqa` or `# noqa: TPU001` at the end of a line keeps findings in it away.
+
+**Source files** are read, not run, and torch is not imported. Values are followed through the file: what is a tensor and
+where it is, what an import is called, what a function of the file returns, which code runs in every step and which only
+where CUDA is. A rule that would have to guess stays silent.
+
+**Programs.** `torch_tpu.lint(fn, *args, topology="v6e-1")` runs a function on a device that only compiles, and reads what
+the real TPU compiler (the package `libtpu`; no TPU is needed) made of it: layouts, padding, its estimate of the cycles of
+each operation. Every operation carries its Python line through the compiler; those of the backward pass carry the line of
+the forward call. `--program module:function` names a function that returns `fn, *args`.
+Nothing is computed, so what the function reads is zero; a line that goes on reading is taken to wait for a value, and the
+function is stopped there. Parts of less than 1% of the program are left out (`least_share`).
+
+```python
+import torch, torch_tpu
+
+print(torch_tpu.lint(model, torch.zeros(8, 256, 512, dtype=torch.bfloat16)))  # a module on any device, or a function
+```
+
+An attention block of width 512 in bfloat16, for a v6e: with 8 heads of 64 the compiler expects 228 thousand cycles and
+names the two products (TPU103) and 11 copies (TPU101); with 4 heads of 128 it expects 117 thousand, and TPU103 is gone.
+"""
+
+
+def torch_xla_page() -> str:
+    """The table of torch_xla's APIs."""
+    from torch_tpu.linter import apis
+
+    return "\n".join(
+        [
+            "# From PyTorch/XLA\n",
+            "<!-- Written by tools/generate_docs.py from torch_tpu/linter/torch_xla.toml. -->\n",
+            "What takes the place of each API of PyTorch/XLA (`torch_xla`). torch_tpu is a device of PyTorch itself: tensors",
+            "are ordinary ones, operators start when they are called, and several processes are `torch.distributed`.",
+            "`torch-tpu lint FILE` names the lines to change (TPU020, TPU021).\n",
+            "Names are shortened as its documentation imports them: `xm` is `torch_xla.core.xla_model`, `xr`",
+            "`torch_xla.runtime`, `xs` `torch_xla.distributed.spmd`, `xmp` `torch_xla.distributed.xla_multiprocessing`, `pl`",
+            "`torch_xla.distributed.parallel_loader`, `met` and `xp` `torch_xla.debug.metrics` and `torch_xla.debug.profiler`.",
+            "`a.b.*` is all below `a.b` that has no row of its own.\n",
+            apis.as_markdown(),
+        ]
+    )
+
+
+def support_page() -> str:
+    """The support matrix, to filter in a browser."""
+    from torch_tpu.conformance import matrix, support_page
+
+    return support_page.as_html(matrix.load())
+
+
+def readme_page() -> str:
+    """README.md with the figures of the support matrix between its two marks."""
+    from torch_tpu.conformance import matrix
+
+    before, _, rest = README.read_text(encoding="utf-8").partition(_BEGIN)
+    _, found, after = rest.partition(_END)
+    assert found, f"README.md has no {_BEGIN}...{_END}"
+    return f"{before}{_BEGIN}\n{_support_summary(matrix.load())}{_END}{after}"
+
+
+def _support_summary(found: Any) -> str:
+    from torch_tpu.conformance.catalog import HERE, MODES
+    from torch_tpu.conformance.matrix import COUNTED, PASSES
+
+    rates = []
+    for mode in MODES:
+        counts = found.counts((mode, HERE, "forward")) + found.counts((mode, HERE, "backward"))
+        good, run = (sum(counts[letter] for letter in letters) for letters in (PASSES, COUNTED))
+        rates.append(f"{mode} {100 * good / run:.2f}% of {run}" if run else f"{mode} not run")
+    good, total = found.compiled_everywhere()
+    share = f"{100 * good / total:.2f}% of {total}" if total else "none was run"
+    return (
+        f"- Items (operator, dtype, forward or backward) that pass: {', '.join(rates)}.\n"
+        f"  Of those that pass in strict mode, compiled by libtpu for v5e, v5p, v6e and v7x: {share}."
+    )
+
+
 def _family(rule: Any) -> str:
     """The file that has a lowering."""
     from torch_tpu.eager.served import place
@@ -112,6 +214,10 @@ PAGES: dict[str, Callable[[], str]] = {
     "errors.md": errors_page,
     "ops.md": ops_page,
     "models.md": models_page,
+    "lint.md": lint_page,
+    "from-torch-xla.md": torch_xla_page,
+    "support-matrix.html": support_page,
+    "../README.md": readme_page,
 }
 
 
@@ -140,7 +246,7 @@ def main() -> int:
         print(f"not up to date: {', '.join(found)}; run make docs" if found else "docs: up to date")
         return 1 if found else 0
     for name, page in PAGES.items():
-        (DOCS / name).write_text(page(), encoding="utf-8")
+        (DOCS / name).resolve().write_text(page(), encoding="utf-8")
     return 0
 
 

@@ -18,11 +18,13 @@ from torch_tpu.stats import reset as reset_stats
 from torch_tpu.stats import stats as stats
 
 if TYPE_CHECKING:
+    from torch_tpu import aot as aot
     from torch_tpu import cache as cache
     from torch_tpu import numerics as numerics
     from torch_tpu.explanation import Explanation as Explanation
     from torch_tpu.explanation import explain as explain
     from torch_tpu.explanation import fallback_reasons as fallback_reasons
+    from torch_tpu.linter.program import lint as lint
 
     __version__: str
 
@@ -30,19 +32,26 @@ __all__ = [
     "Explanation",
     "Recompiles",
     "__version__",
+    "aot",
     "cache",
     "errors",
     "explain",
     "explain_recompiles",
     "export",
     "fallback_reasons",
+    "lint",
     "numerics",
     "reset_stats",
     "settings",
     "stats",
 ]
 
-_LAZY = dict.fromkeys(("Explanation", "explain", "fallback_reasons"), "torch_tpu.explanation")
+_LAZY = {
+    "Explanation": "torch_tpu.explanation",
+    "explain": "torch_tpu.explanation",
+    "fallback_reasons": "torch_tpu.explanation",
+    "lint": "torch_tpu.linter.program",
+}
 """Names whose modules need torch."""
 
 
@@ -58,7 +67,7 @@ def _version() -> str:
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         value = getattr(importlib.import_module(_LAZY[name]), name)
-    elif name in ("cache", "export", "numerics"):
+    elif name in ("aot", "cache", "export", "numerics"):
         value = importlib.import_module(f"torch_tpu.{name}")
     elif name == "__version__":
         value = _version()

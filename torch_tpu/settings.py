@@ -149,6 +149,13 @@ platform: Platform = declare(
     "What the device runs on. auto: a TPU where there is one, else XLA's CPU client. Read when the device starts.",
     choices=("auto", "tpu", "cpu", "cuda"),
 )
+topology: str = declare(
+    "topology",
+    "",
+    "TORCH_TPU_TOPOLOGY",
+    "TPUs to compile for that need not be there, such as v6e-8 (a generation and a number of chips). Nothing runs, and "
+    "tensors have no values; the compiled programs fill the disk cache. Read when the device starts.",
+)
 eager_mode: EagerMode = declare(
     "eager_mode",
     "strict",
@@ -243,6 +250,13 @@ cache_limit: int = declare(
     "TORCH_TPU_CACHE_LIMIT",
     "Largest size of that directory; the programs used longest ago are deleted first.",
     unit="bytes",
+)
+chip_prices: tuple[str, ...] = declare(
+    "chip_prices",
+    cast("tuple[str, ...]", ()),
+    "TORCH_TPU_CHIP_PRICES",
+    "What plans reckon an hour of a chip with, in USD: v6e=1.89,v7x=8 or TOML files, separated by commas. Empty: dated "
+    "list prices.",
 )
 log: tuple[str, ...] = declare(
     "log",

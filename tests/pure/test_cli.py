@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -12,6 +14,21 @@ SURFACE = {
     "doctor": set(),
     "demo": {"--report"},
     "ops": {"--dtype"},
+    "plan": {
+        "--model",
+        "--topology",
+        "--mode",
+        "--batch",
+        "--seq",
+        "--dtype",
+        "--recompute",
+        "--data-parallel",
+        "--unrolled",
+        "--sweep",
+        "--price",
+        "--json",
+        "--html",
+    },
     "numerics": {
         "--device",
         "--precisions",
@@ -24,10 +41,15 @@ SURFACE = {
         "--json",
         "--html",
     },
+    "lint": {"--select", "--ignore", "--json", "--program", "--topology"},
     "conformance": {
         "--ops",
         "--dtypes",
         "--phases",
+        "--modes",
+        "--places",
+        "--matrix",
+        "--missing",
         "--device",
         "--limit",
         "--shard",
@@ -37,6 +59,7 @@ SURFACE = {
         "--gaps",
         "--write-gaps",
     },
+    "conformance matrix": {"--file", "--html"},
     "conformance models": {
         "--names",
         "--libraries",
@@ -77,6 +100,26 @@ def test_every_command_explains_itself(command):
     result = CliRunner().invoke(app, [*command.split(), "--help"])
     assert result.exit_code == 0
     assert "Usage" in result.output
+
+
+def test_lint_prints_findings_and_says_so_by_its_exit_status(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text("import torch\ntorch.cuda.synchronize()\n")
+
+    def run(*command):
+        return CliRunner().invoke(app, ["lint", *map(str, command)])
+
+    done = run(file)
+    assert done.exit_code == 1
+    assert (
+        f"{file}:2:1 TPU010 torch.cuda.synchronize is not for this device\n    use torch.tpu.synchronize" in done.output
+    )
+    assert done.output.endswith("1 error in 1 file\n")
+    assert json.loads(run(file, "--json").output)[0]["rule"] == "TPU010"
+    assert run(file, "--ignore", "TPU01").exit_code == 0
+    assert run(tmp_path, "--select", "tpu020").output == "no findings in 1 file\n"
+    for wrong in ([], [tmp_path / "nothing"], [file, "--select", "E501"]):
+        assert run(*wrong).exit_code == 2
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,39 @@ def ops(
 
 
 @app.command()
+def plan(
+    model: Annotated[str, typer.Option(help="A Transformers config file, or module:function.")],
+    topology: Annotated[str, typer.Option(help="TPUs, such as v6e-8; several separated by commas.")] = "v6e-1",
+    mode: Annotated[str, typer.Option(help="train, prefill or decode.")] = "train",
+    batch: Annotated[int, typer.Option(help="Sequences on each device.")] = 1,
+    seq: Annotated[int, typer.Option(help="Tokens of each; in decoding, the length of the cache.")] = 2048,
+    dtype: Annotated[str, typer.Option(help="Of the parameters.")] = "bfloat16",
+    recompute: Annotated[bool, typer.Option("--recompute", help="Recompute activations in the backward pass.")] = False,
+    data_parallel: Annotated[
+        bool, typer.Option("--data-parallel", help="Train on all devices together, by DistributedDataParallel.")
+    ] = False,
+    unrolled: Annotated[
+        bool,
+        typer.Option("--unrolled", help="Train with each layer by itself, not with layers that are alike as a loop."),
+    ] = False,
+    sweep: Annotated[
+        list[str] | None, typer.Option(help="What to try: batch=1,2,4 or seq=2048,4096; repeatable.")
+    ] = None,
+    price: Annotated[
+        list[str] | None, typer.Option(help="USD for a chip-hour: v6e=1.89, or a TOML file; repeatable.")
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="Where the report goes as JSON.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Where it goes as HTML.")] = None,
+) -> None:
+    """Compiles a model for TPUs that need not be here: does it fit, how fast, at what cost? Needs no network."""
+    from torch_tpu.cli import plan
+
+    workload = {"model": model, "mode": mode, "batch": batch, "seq": seq, "dtype": dtype}
+    workload |= {"recompute": recompute, "data_parallel": data_parallel, "unrolled": unrolled}
+    raise typer.Exit(plan.run(workload, topology, sweep or [], price or [], json, html))
+
+
+@app.command()
 def numerics(
     model: Annotated[
         str, typer.Argument(help="module:function returning (model, inputs), a config.json, or a name such as llama.")
@@ -77,14 +110,42 @@ def numerics(
     raise typer.Exit(numerics.run(model, device, precisions, rtol, atol, backward, train, tiny, everything, json, html))
 
 
+@app.command()
+def lint(
+    paths: Annotated[
+        list[Path] | None, typer.Argument(help="Files, and directories of which all files are read.")
+    ] = None,
+    select: Annotated[str, typer.Option(help="Only these rules, separated by commas; TPU1 is all that begin so.")] = "",
+    ignore: Annotated[str, typer.Option(help="Not these rules.")] = "",
+    json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    program: Annotated[
+        str,
+        typer.Option(help="module:function, which returns a function and its arguments: they are compiled for a TPU."),
+    ] = "",
+    topology: Annotated[str, typer.Option(help="Which TPU that is.")] = "v6e-1",
+) -> None:
+    """Finds what keeps a program from running well on a TPU: in its source, and in what the TPU compiler makes of it."""
+    from torch_tpu.cli import lint
+
+    raise typer.Exit(lint.run(paths or [], select, ignore, json, program, topology))
+
+
 @conformance_app.callback()
 def conformance(
     context: typer.Context,
     ops: Annotated[str, typer.Option(help="Operators, separated by commas; patterns as in ls. Empty: all.")] = "",
-    dtypes: Annotated[str, typer.Option(help="Dtypes, separated by commas.")] = "float32,bfloat16,int64,bool",
+    dtypes: Annotated[str, typer.Option(help="Dtypes, separated by commas.")] = "",
     phases: Annotated[str, typer.Option(help="forward, backward, inplace, out, errors, separated by commas.")] = "",
+    modes: Annotated[str, typer.Option(help="strict, fused, compiled, separated by commas.")] = "",
+    places: Annotated[
+        str, typer.Option(help="here, or what only compiles, for TPUs that need not be there: v5e, v5p, v6e, v7x.")
+    ] = "",
+    matrix: Annotated[
+        bool, typer.Option("--matrix", help="What the support matrix needs: all dtypes, modes and places; 2 samples.")
+    ] = False,
+    missing: Annotated[bool, typer.Option("--missing", help="Only what the stored matrix does not know yet.")] = False,
     device: Annotated[str, typer.Option(help="Any device of PyTorch that compares with its CPU.")] = "tpu",
-    limit: Annotated[int, typer.Option(help="At most so many samples of each case; 0: all.")] = 0,
+    limit: Annotated[int | None, typer.Option(help="At most so many samples of each case; 0: all.")] = None,
     shard: Annotated[str, typer.Option(help="I/N: every N-th operator from the I-th, counted from 0.")] = "0/1",
     workers: Annotated[int, typer.Option(help="Processes.")] = 1,
     timeout: Annotated[float, typer.Option(help="Seconds a case may take before it counts as hanging.")] = 120.0,
@@ -101,9 +162,24 @@ def conformance(
         return
     from torch_tpu.cli import conformance
 
-    raise typer.Exit(
-        conformance.run(ops, dtypes, phases, device, limit, shard, workers, timeout, output, gaps, write_gaps)
+    chosen = conformance.Chosen(
+        ops, dtypes, phases, modes, places, matrix, missing, device, limit, shard, workers, timeout
     )
+    raise typer.Exit(conformance.run(chosen, output, gaps, write_gaps))
+
+
+@conformance_app.command("matrix")
+def conformance_matrix(
+    results: Annotated[
+        list[Path] | None, typer.Argument(help="Files that `conformance --matrix --output` wrote, from all shards.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option(help="The matrix. Default: this version's, in the package.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Where a page to filter it in a browser goes.")] = None,
+) -> None:
+    """Shows the support matrix, after putting results into it."""
+    from torch_tpu.cli import conformance
+
+    raise typer.Exit(conformance.show_matrix(results or [], file, html))
 
 
 @conformance_app.command("models")

@@ -15,6 +15,7 @@ from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx.node import map_aggregate, map_arg
 
+from torch_tpu.eager.observe import observers
 from torch_tpu.eager.trace import Trace
 from torch_tpu.errors import TpuError
 from torch_tpu.hlo import Value
@@ -87,6 +88,9 @@ class Interpreter:
         kwargs = map_arg(node.kwargs, values.__getitem__)
         try:
             if isinstance(node.target, OpOverload):
+                if observers:
+                    with observers[-1].node_traced(node):
+                        return self.call(node.target, args, kwargs)
                 return self.call(node.target, args, kwargs)
             if isinstance(node.target, HigherOrderOperator):
                 handler = HANDLERS.get(node.target.name())

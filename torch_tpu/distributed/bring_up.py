@@ -7,6 +7,7 @@ import socket
 from typing import Any
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import FakeProcessGroup
 
 from torch_tpu import errors
 from torch_tpu.distributed.group import TpuProcessGroup
@@ -18,7 +19,8 @@ _KEY = "torch_tpu/address"
 def create(options: Any, _: Any = None) -> TpuProcessGroup:
     """What `torch.distributed` calls for a new group of the backend, on each of its members.
 
-    The first group starts this process's client as part of a job of that group's ranks; later ones are parts of it.
+    Where programs are only compiled (torch_tpu/aot), the other members are not there, and rank 0's programs are everyone's.
+    Otherwise the first group starts this process's client as part of a job of that group's ranks; later ones are parts of it.
 
     Args:
         options: c10d's: store, group_rank, group_size, timeout, global_ranks_in_group (empty for the default group).
@@ -28,6 +30,9 @@ def create(options: Any, _: Any = None) -> TpuProcessGroup:
         ValueError: a later group has ranks that the first one had not.
     """
     ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
+    if platform.is_started() and not platform.client().runs:  # nobody is there to talk to
+        host = FakeProcessGroup._create_internal(options.group_rank, options.group_size)
+        return TpuProcessGroup(options.store, options.group_rank, ranks, options.timeout, host)
     job = platform.job()
     if job is None and len(ranks) > 1:
         if platform.is_started():

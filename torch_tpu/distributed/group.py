@@ -109,11 +109,20 @@ class TpuProcessGroup(ProcessGroup):
         rank: this process's place in the group.
         processes: its members, as the job numbers them.
         timeout: of what goes through gloo. Collectives of device tensors have none; they fail when a member dies.
+        host: what serves CPU tensors; by default gloo.
     """
 
-    def __init__(self, store: dist.Store, rank: int, processes: Sequence[int], timeout: timedelta):
+    def __init__(
+        self,
+        store: dist.Store,
+        rank: int,
+        processes: Sequence[int],
+        timeout: timedelta,
+        host: Any = None,
+    ):
         super().__init__(rank, len(processes))  # type: ignore[call-arg]
-        self.host: Any = ProcessGroupGloo(dist.PrefixStore("host/", store), rank, len(processes), timeout)
+        prefix = dist.PrefixStore("host/", store)
+        self.host: Any = host or ProcessGroupGloo(prefix, rank, len(processes), timeout)
         self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.GLOO, self.host)
         self._set_default_backend(ProcessGroup.BackendType.GLOO)
         self._rank, self._size = rank, len(processes)

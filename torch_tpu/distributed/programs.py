@@ -24,6 +24,7 @@ from torch_tpu.eager.program import Program
 from torch_tpu.hlo import Value
 from torch_tpu.ops.registry import Spec
 from torch_tpu.runtime import platform
+from torch_tpu.runtime.client import Client
 
 Kind = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "scatter"]
 Reduction = Literal["sum", "avg", "product", "min", "max", "band", "bor", "bxor"]
@@ -46,7 +47,7 @@ _ON_BOOL = {"sum": "max", "bor": "max", "max": "max", "product": "min", "band": 
 _LINK = Spec((1024,), torch.float32)
 """What links a program to the next. XLA's CPU client runs a program of under 1000 additions in the thread that starts
 it, which would then wait for the other processes."""
-_last: dict[tuple[int, ...], Any] = {}
+_last: dict[tuple[Client, tuple[int, ...]], Any] = {}
 _lock = threading.Lock()
 
 
@@ -71,10 +72,14 @@ class Programs:
         """
         program = self.get(kind, [spec for _, spec in operands], results, detail)
         with _lock:
-            before = _last.get(self.processes)
+            client = platform.client()
+            before = _last.get((client, self.processes))
             if before is None:
-                before = platform.client().put(torch.zeros(_LINK.shape, dtype=_LINK.dtype))
-            *returned, _last[self.processes] = program.run([*(array for array, _ in operands), before], None)
+                before = client.put(torch.zeros(_LINK.shape, dtype=_LINK.dtype))
+            *returned, _last[client, self.processes] = program.run([*(array for array, _ in operands), before], None)
+        if not client.runs and len(operands) == 1 and kind in ("broadcast", "all_gather"):
+            for array in returned:  # sizes that members compare, for example: those who are not there have the same
+                array.repeat_values(operands[0][0])
         return returned
 
     def get(self, kind: Kind, operands: Sequence[Spec], results: Sequence[Spec], detail: str | int = "") -> Program:

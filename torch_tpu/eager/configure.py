@@ -32,15 +32,26 @@ def configure() -> None:
         settings.watch(name, lambda _: programs_change())
     settings.watch("donation_threshold", _plug.set_donation_threshold)
     _plug.set_donation_threshold(settings.donation_threshold)
+    platform.client()  # starts it
+    platform.when_changed.append(programs_change)
     programs_change()
 
 
 def programs_change() -> None:
     """Programs built under other settings are kept, and found again when those come back."""
+    if not platform.is_started():
+        return  # what stood in for it is gone: this is called again when it starts
     on_cpu = platform.client().platform == "cpu"
     wanted = "medium" if settings.matmul_precision == "default" else settings.matmul_precision
     imitate = on_cpu and settings.emulate_matmul_rounding
     precision = "HIGHEST" if on_cpu and not imitate else _XLA_PRECISION[wanted]
     hlo.use_precision(precision, imitate=imitate)
-    state = (precision, imitate, settings.allow_excess_precision, settings.xla_effort, settings.xla_options)
+    state = (
+        platform.client(),
+        precision,
+        imitate,
+        settings.allow_excess_precision,
+        settings.xla_effort,
+        settings.xla_options,
+    )
     _plug.set_epoch(_epochs.setdefault(state, len(_epochs)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ class Observer(Protocol):
 
     def lowered(self, rule: Lowering) -> None:
         """A lowering wrote its part of a program."""
+
+    def node_traced(self, node: Any) -> AbstractContextManager[None]:
+        """A call of a compiled graph is traced; entered for as long as that takes."""
 
     def graph_called(self, graph: Any, args: list[Any], call: Callable[[list[Any]], Any]) -> Any:
         """A compiled graph is called; does so by `call(args)` and returns what that returns."""

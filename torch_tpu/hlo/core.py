@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import torch
 
@@ -162,11 +162,42 @@ def block() -> Block:
     return current().blocks[-1]
 
 
+class Place(NamedTuple):
+    """What of a Python program an operation comes from."""
+
+    name: str
+    """Of the operator, such as "aten::add.Tensor"."""
+    file: str
+    line: int
+    column: int
+
+
+_location = ""
+"""What `emit` writes behind each operation: nothing, unless somebody wants to know its place."""
+
+
+@contextmanager
+def placed(place: Place | None) -> Iterator[None]:
+    """Meanwhile operations are written with their place, which XLA keeps in its metadata. It changes the text, and so the
+    program's key in the caches. For all threads."""
+    global _location
+    before = _location
+    if place is None:
+        _location = ""
+    else:
+        name, file = (text.replace("\\", "\\\\").replace('"', "'") for text in (place.name, place.file))
+        _location = f' loc("{name}"("{file}":{place.line}:{place.column}))'
+    try:
+        yield
+    finally:
+        _location = before
+
+
 def emit(operation: str, shape: Sequence[int], dtype: torch.dtype) -> Value:
     """Appends `%n = operation` and returns the value; the operation's text includes its type signature."""
     function = current()
     value = Value(function.fresh(), shape, dtype)
-    function.blocks[-1].lines.append(f"{value.name} = {operation}")
+    function.blocks[-1].lines.append(f"{value.name} = {operation}{_location}")
     return value
 
 
@@ -174,10 +205,10 @@ def emit_many(operation: str, results: Sequence[tuple[Sequence[int], torch.dtype
     """As `emit`, for an operation with any number of results."""
     function = current()
     if not results:
-        function.blocks[-1].lines.append(operation)
+        function.blocks[-1].lines.append(f"{operation}{_location}")
         return []
     name = function.fresh()
-    function.blocks[-1].lines.append(f"{name}:{len(results)} = {operation}")
+    function.blocks[-1].lines.append(f"{name}:{len(results)} = {operation}{_location}")
     return [Value(f"{name}#{index}", shape, dtype) for index, (shape, dtype) in enumerate(results)]
 
 

@@ -11,7 +11,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ import ml_dtypes
 import numpy as np
 from jaxlib import _jax, xla_client
 
-from torch_tpu.runtime import cache, lapack, mlir, options
+from torch_tpu.runtime import cache, chips, lapack, mlir, options
 from torch_tpu.runtime.job import Job
 
 log = logging.getLogger("torch_tpu")
@@ -126,6 +126,9 @@ class Executable:
 class Client:
     """One PJRT client and the device this process computes on."""
 
+    runs = True
+    """Whether programs run, and arrays have values."""
+
     def __init__(self, raw: Any, platform: str, job: Job | None = None):
         self.raw = raw
         self.platform = platform
@@ -140,7 +143,7 @@ class Client:
         # PJRT may number processes by where their chips are, so each one says which it is.
         self._peers = [firsts[index] for index in job.exchange(raw.process_index())] if job else self._devices
         """The device of each process of the job: its first one."""
-        self._programs: cache.Recent[Executable] = cache.Recent(8192)
+        self._programs: cache.Recent[Any] = cache.Recent(8192)
         self._scalars: cache.Recent[Array] = cache.Recent(4096)
 
     def handlers(self, results: Sequence[Result]) -> list[Any]:
@@ -168,10 +171,7 @@ class Client:
         Raises:
             CompileError: XLA refused the program.
         """
-        num_elements = sum(math.prod(shape) for shape, _ in results)
-        chosen = options.choose(effort, num_elements, text)
-        overrides = options.overrides(chosen, self.platform)
-        key = cache.key(text, overrides, self.environment)
+        chosen, key = self._identify(text, results, effort)
         name = (key, *processes)
         program = self._programs.get(name)
         if program is not None:
@@ -187,6 +187,11 @@ class Client:
         program = Executable(loaded, self.handlers(results), donated, key)
         self._programs.put(name, program)
         return program
+
+    def _identify(self, text: str, results: Sequence[Result], asked: options.Effort) -> tuple[options.Effort, str]:
+        """The effort that a program is compiled with, and its name in the caches."""
+        chosen = options.choose(asked, sum(math.prod(shape) for shape, _ in results), text)
+        return chosen, cache.key(text, options.overrides(chosen, self.platform), self.environment)
 
     def _load(self, key: str, how: tuple[Any, ...]) -> Any | None:
         disk = cache.disk()
@@ -207,27 +212,41 @@ class Client:
         return None
 
     def _build(self, key: str, text: str, effort: options.Effort, how: tuple[Any, ...]) -> Any:
+        loaded = self._compile(key, text, effort, lambda module: self.raw.compile_and_load(module, *how))
+        self._keep(key, text, lambda: self.raw.serialize_executable(loaded))
+        return loaded
+
+    def _compile(self, key: str, text: str, effort: options.Effort, build: Callable[[Any], Any]) -> Any:
+        """What XLA makes of a module.
+
+        Raises:
+            CompileError: XLA refused it.
+        """
         if settings.dump_dir:
             _dump(key, text)
         start = time.perf_counter()
         try:
-            module = mlir.parse(text)
-            loaded = self.raw.compile_and_load(module, *how)
+            built = build(mlir.parse(text))
         except (ValueError, xla_client.XlaRuntimeError) as error:
-            raise errors.compile_failed(_name(text), str(error), text) from error
+            kind = chips.KINDS.get(self.device_kind, self.platform.upper())
+            dtypes = mlir.element_types(text)
+            raise errors.compile_failed(name_of(text), str(error), text, dtypes, kind) from None
         seconds = time.perf_counter() - start
         counters.compiles += 1
         counters.compile_seconds += seconds
         if "compile" in settings.log:
-            log.warning("compiled %s in %.1f ms (%s effort, %s)", _name(text), seconds * 1e3, effort, key[:12])
+            log.warning("compiled %s in %.1f ms (%s effort, %s)", name_of(text), seconds * 1e3, effort, key[:12])
+        return built
+
+    def _keep(self, key: str, text: str, serialize: Callable[[], bytes]) -> None:
+        """Puts a program on disk, where the settings ask for it."""
         disk = cache.disk()
-        if disk is not None:
-            try:
-                about = {"name": _name(text), **self.environment}
-                disk.put(key, self.raw.serialize_executable(loaded), about)
-            except xla_client.XlaRuntimeError as error:
-                log.info("a program cannot be kept on disk: %s", error)
-        return loaded
+        if disk is None:
+            return
+        try:
+            disk.put(key, serialize(), {"name": name_of(text), **self.environment})
+        except xla_client.XlaRuntimeError as error:
+            log.info("a program cannot be kept on disk: %s", error)
 
     def put(self, tensor: torch.Tensor, *, owned: bool = False) -> Array:
         """An array on the device with a CPU tensor's values.
@@ -298,10 +317,7 @@ class Client:
                 result = result.clone() if copy else result
             else:
                 host, _ = array._single_device_array_to_np_array_did_copy()
-                result = torch.empty(host.shape, dtype=dtype)
-                if result.numel():
-                    flat = np.ascontiguousarray(host).reshape(-1).view(np.uint8)
-                    result.view(-1).view(torch.uint8).numpy()[:] = flat
+                result = tensor_of(host, dtype)
         except xla_client.XlaRuntimeError as error:
             raise failed(error) from error
         counters.device_to_host += 1
@@ -395,7 +411,16 @@ def _numpy_view(tensor: torch.Tensor) -> Any:
         raise TypeError(f"XLA has no element type for {dtype}; it has {', '.join(map(str, NUMPY))}") from None
 
 
-def _name(text: str) -> str:
+def tensor_of(host: Any, dtype: torch.dtype) -> torch.Tensor:
+    """A CPU tensor with the values of a numpy array."""
+    result = torch.empty(host.shape, dtype=dtype)
+    if result.numel():
+        flat = np.ascontiguousarray(host).reshape(-1).view(np.uint8)
+        result.view(-1).view(torch.uint8).numpy()[:] = flat
+    return result
+
+
+def name_of(text: str) -> str:
     """The name in `module @name {`."""
     _, found, rest = text[:200].partition("module @")
     return rest.split(None, 1)[0].rstrip("{") if found else "a program"
@@ -404,7 +429,7 @@ def _name(text: str) -> str:
 def _dump(key: str, text: str) -> None:
     directory = Path(settings.dump_dir)
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / f"{_name(text)}_{key[:12]}.mlir").write_text(text, encoding="utf-8")
+    (directory / f"{name_of(text)}_{key[:12]}.mlir").write_text(text, encoding="utf-8")
 
 
 def cpu_client(job: Job | None = None) -> Client:

@@ -13,7 +13,8 @@ import importlib.util
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,8 @@ _NO_TPU_CLASSES = ("0x01", "0x02")
 """PCI classes of Google's virtual disks and network cards, which have the same vendor number."""
 _CUDA_PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
 
+when_changed: list[Callable[[], None]] = []
+"""What to do when the client starts, or another one takes its place."""
 before_stop: list[Callable[[], None]] = []
 """What to do before the client is stopped at exit, such as ending threads that use it."""
 
@@ -81,6 +84,8 @@ def choose() -> str:
     """The platform that `client` starts or has started: "tpu", "cpu" or "cuda"."""
     if _client is not None:
         return _client.platform
+    if settings.topology:
+        return "tpu"
     if settings.platform != "auto":
         return settings.platform
     return "tpu" if tpu_devices() and libtpu_path() else "cpu"
@@ -92,7 +97,7 @@ def is_available() -> bool:
     if _client is not None or chosen == "cpu":
         return True
     if chosen == "tpu":
-        return bool(tpu_devices() and libtpu_path())
+        return bool((settings.topology or tpu_devices()) and libtpu_path())
     return bool(cuda_devices() and cuda_plugin_path())
 
 
@@ -148,7 +153,8 @@ def _start() -> Client:
         started = {"cpu": _start_cpu, "tpu": _start_tpu, "cuda": _start_cuda}[chosen]()
         _client, _process = started, os.getpid()
         atexit.register(_stop)
-        return started
+    _tell_of_change()
+    return started
 
 
 def _start_cpu() -> Client:
@@ -158,6 +164,8 @@ def _start_cpu() -> Client:
 
 
 def _start_tpu() -> Client:
+    if settings.topology:
+        return _start_compile_only()
     devices, path = tpu_devices(), libtpu_path()
     if not devices:
         raise errors.platform_missing(
@@ -172,6 +180,17 @@ def _start_tpu() -> Client:
             "pip install 'torch_tpu[tpu]'",
         )
     return _start_plugin("tpu", path, {})
+
+
+def _start_compile_only() -> Client:
+    from torch_tpu.runtime import compile_only
+    from torch_tpu.runtime.topology import Topology
+
+    try:
+        topology = Topology.parse(settings.topology)
+    except ValueError as error:
+        raise errors.platform_missing(settings.topology, str(error), "correct TORCH_TPU_TOPOLOGY") from error
+    return compile_only.client(topology, lazy=False)
 
 
 def _start_cuda() -> Client:
@@ -200,10 +219,7 @@ def _start_plugin(name: str, path: str, plugin_options: dict[str, Any]) -> Clien
     from torch_tpu.runtime.client import Client, xla_client
 
     try:
-        if not xla_client.pjrt_plugin_loaded(name):
-            xla_client.load_pjrt_plugin_dynamically(name, path)
-        if not xla_client.pjrt_plugin_initialized(name):
-            xla_client.initialize_pjrt_plugin(name)
+        load_plugin(name, path)
         connection = _job.connection if _job is not None else None
         return Client(xla_client.make_c_api_client(name, plugin_options, connection), name, _job)
     except (RuntimeError, ValueError) as error:
@@ -215,6 +231,39 @@ def _start_plugin(name: str, path: str, plugin_options: dict[str, Any]) -> Clien
                 see=errors.page(errors.PlatformError),
             )
         ) from error
+
+
+def load_plugin(name: str, path: str) -> None:
+    """Loads a platform's library into this process, once.
+
+    Raises:
+        RuntimeError, ValueError: what the library says.
+    """
+    from jaxlib import xla_client
+
+    if not xla_client.pjrt_plugin_loaded(name):
+        xla_client.load_pjrt_plugin_dynamically(name, path)
+    if not xla_client.pjrt_plugin_initialized(name):
+        xla_client.initialize_pjrt_plugin(name)
+
+
+@contextmanager
+def using(other: Client) -> Iterator[None]:
+    """Meanwhile this process's client is another one, for all threads."""
+    global _client, _process
+    before = _client, _process
+    _client, _process = other, os.getpid()
+    try:
+        _tell_of_change()
+        yield
+    finally:
+        _client, _process = before
+        _tell_of_change()
+
+
+def _tell_of_change() -> None:
+    for function in when_changed:
+        function()
 
 
 def _stop() -> None:

@@ -1,0 +1,74 @@
+"""What `aot.compile` returns: a step's programs, and what the compiler made of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch_tpu.runtime import compile_only
+from torch_tpu.runtime.compile_only import Planned
+from torch_tpu.runtime.topology import Topology
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The programs that one call runs, in order; one that runs several times is there several times."""
+
+    topology: Topology
+    runs: tuple[Planned, ...]
+
+    @property
+    def programs(self) -> tuple[Planned, ...]:
+        """The different ones among them."""
+        return tuple(dict.fromkeys(self.runs))
+
+    @property
+    def stablehlo(self) -> str:
+        """What is handed to XLA."""
+        return "\n".join(program.text for program in self.programs)
+
+    @property
+    def optimized_hlo(self) -> str | None:
+        """What XLA made of it, where this jaxlib can read what this libtpu wrote.
+
+        Raises:
+            CompileError: the compiler refused a program.
+        """
+        texts = [program.built.optimized_text() for program in self.programs]
+        return "\n".join(text for text in texts if text) or None
+
+    def retarget(self, topology: str | Topology) -> Compiled:
+        """The same programs for other TPUs; nothing is traced again.
+
+        Raises:
+            ValueError, PlatformError: as `aot.compile`.
+        """
+        other = Topology.parse(topology) if isinstance(topology, str) else topology
+        client = compile_only.client(other)
+        made = {program: client.adopt(program) for program in self.programs}
+        return Compiled(other, tuple(made[program] for program in self.runs))
+
+    def save(self, directory: str | Path) -> Path:
+        """Writes each program's StableHLO, optimized HLO and executable into a directory, which is made.
+
+        `torch-tpu cache export` makes a file of executables that another machine can import.
+
+        Raises:
+            CompileError: the compiler refused a program.
+        """
+        place = Path(directory)
+        place.mkdir(parents=True, exist_ok=True)
+        about = []
+        for number, program in enumerate(self.programs):
+            name = f"{number}_{program.name}"
+            built = program.built
+            (place / f"{name}.mlir").write_text(program.text, encoding="utf-8")
+            optimized = built.optimized_text()
+            if optimized is not None:
+                (place / f"{name}.hlo").write_text(optimized, encoding="utf-8")
+            (place / f"{name}.executable").write_bytes(built.serialize())
+            about.append({"name": name, "key": program.key, "runs": self.runs.count(program)})
+        described = {"topology": self.topology.name, "programs": about}
+        (place / "programs.json").write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+        return place

@@ -1,0 +1,362 @@
+"""`torch_tpu.lint(fn, *args)`: what the TPU compiler makes of a function, as findings with Python lines.
+
+`capture.py` runs the function on a device that only compiles; `hlo_text.py` reads what the compiler wrote, and
+`products.py` and this file judge it. All shares are of the compiler's own estimates.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch_tpu.linter import capture, hlo_text, products, rules
+from torch_tpu.linter.capture import Captured
+from torch_tpu.linter.hlo_text import Array, Computation, Instruction, Module, Spot
+from torch_tpu.linter.rules import Finding, Rule, in_order
+from torch_tpu.runtime.compile_only import Planned
+
+MOVES = frozenset({
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "copy", "transpose", "reshape", "slice",
+    "concatenate", "pad", "fusion", "reverse",
+})  # fmt: skip
+"""What a fusion that only moves data consists of."""
+WASTE = 1.5
+"""Arrays that take this many times the size of their elements are reported."""
+LEAST_BYTES = 1 << 16
+"""Fewer bytes of padding, or of copies, are not worth a word."""
+MANY = 6
+"""So many different sizes at one line are reported."""
+_INSTEAD = {
+    "float64": "float32",
+    "int64": "int32",
+    "uint64": "uint32",
+    "complex128": "complex64",
+    "complex64": "pairs of real tensors where there is a choice",
+}
+_SHARED = frozenset({"tuple", "get-tuple-element", "bitcast", "parameter", "while", "conditional", "call"})
+"""Instructions whose results are in the memory of others."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `lint` found; `print` it, or look at its findings."""
+
+    findings: tuple[Finding, ...]
+    num_programs: int
+    """Different ones."""
+    cycles: int
+    """What the compiler expects all of them together to take; loops count as often as it knows that they turn."""
+    bytes_accessed: int
+    """The same."""
+    unread: int
+    """Programs whose optimized HLO this version of jaxlib cannot read: nothing is said of those."""
+    stopped_at: str
+    """Where the function was stopped, since it waited for a value that never comes; empty if it ended."""
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.findings)
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    def __str__(self) -> str:
+        about = f"{self.num_programs} programs, {self.cycles} cycles and {_size(self.bytes_accessed)} accessed, as the compiler estimates"
+        if self.unread:
+            about += f"; {self.unread} of them could not be read"
+        if self.stopped_at:
+            about += f"; stopped at {self.stopped_at}, which waits for a value: nothing is computed, and all that is read is 0"
+        return "\n".join([*map(str, self.findings), f"{rules.count(self.findings)}: {about}"])
+
+
+def lint(
+    function: Callable[..., Any],
+    /,
+    *args: Any,
+    topology: str = "v6e-1",
+    kwargs: Mapping[str, Any] | None = None,
+    least_share: float = 0.01,
+) -> Report:
+    """Says what of `function(*args, **kwargs)` does not suit a TPU, by the words of the TPU compiler. Needs no TPU.
+
+    >>> print(torch_tpu.lint(model, tokens, topology="v6e-1"))
+
+    Args:
+        function: a module, or a function, which runs once. Modules and tensors among the arguments are replaced by ones on
+            the device that has no values; what a function makes itself must be made on the device "tpu".
+        topology: which TPU: a generation and a number of chips.
+        least_share: what takes a smaller share of the program's cycles, or of its memory, is not reported.
+
+    Raises:
+        ValueError: there is no such topology.
+        PlatformError: the TPU compiler (the package libtpu) is not installed.
+    """
+    captured, client = capture.capture(function, args, kwargs or {}, topology)
+    seen = [_Seen(program, captured.runs.count(program)) for program in dict.fromkeys(captured.runs)]
+    judged = _Judge(seen, least_share, client.topology.generation)
+    findings = [*_of_run(captured), *judged.findings()]
+    return Report(
+        tuple(in_order(findings)),
+        len(seen),
+        judged.cycles,
+        sum(program.bytes_accessed for program in seen),
+        sum(program.module is None for program in seen),
+        f"{captured.stopped_at.file}:{captured.stopped_at.line}" if captured.stopped_at is not None else "",
+    )
+
+
+class _Seen:
+    """One program and what the compiler made of it."""
+
+    def __init__(self, program: Planned, times: int):
+        self.text = program.text
+        self.times = times
+        """How often it runs."""
+        optimized = program.optimized_text()
+        self.module: Module | None = hlo_text.parse(optimized) if optimized else None
+        self.bytes_accessed = int(max(0.0, program.built.cost.get("bytes accessed", 0.0))) * times
+        self.memory = program.built.memory
+
+    def computations(self) -> Iterator[tuple[Computation, int]]:
+        """What it executes, and how often."""
+        for computation, times in self.module.executed() if self.module is not None else ():
+            yield computation, times * self.times
+
+
+Line = tuple[str, int] | None
+"""A file and a line, where they are known: the passes of autograd know no columns."""
+
+
+@dataclass
+class _Moved:
+    """Copies at one line."""
+
+    spot: Spot | None = None
+    num_bytes: int = 0
+    cycles: int = 0
+    count: int = 0
+    example: str = ""
+    operator: str = ""
+
+
+@dataclass
+class _Padded:
+    """Arrays of one shape at one line."""
+
+    array: Array
+    spot: Spot | None = None
+    waste: int = 0
+    count: int = 0
+
+
+class _Judge:
+    """Findings in programs."""
+
+    def __init__(self, programs: list[_Seen], least_share: float, generation: str):
+        self.programs = programs
+        self.least_share = least_share
+        self.generation = generation
+        self.cycles = sum(
+            instruction.cycles * times
+            for program in programs
+            for computation, times in program.computations()
+            for instruction in computation.instructions.values()
+        )
+        self.bytes_accessed = sum(program.bytes_accessed for program in programs)
+
+    def findings(self) -> Iterator[Finding]:
+        yield from self._relayouts()
+        yield from self._padding()
+        yield from self._emulated()
+        modules = [(program.text, program.module, program.times) for program in self.programs if program.module]
+        for rule, spot, reason, suggestion in products.judge(modules, self.generation, self.cycles, self.least_share):
+            yield _finding(rule, spot, reason, suggestion)
+
+    def _share(self, cycles: int) -> float:
+        return cycles / self.cycles if self.cycles else 0.0
+
+    def _relayouts(self) -> Iterator[Finding]:
+        lines: dict[Line, _Moved] = defaultdict(_Moved)
+        for program in self.programs:
+            for computation, times in program.computations():
+                for instruction in computation.instructions.values():
+                    change = _change_of_layout(program.module, computation, instruction)
+                    if not change:
+                        continue
+                    spot, operator = place(computation, instruction)
+                    moved = lines[_line(spot)]
+                    moved.spot = _better(moved.spot, spot)
+                    moved.num_bytes += times * _bytes_touched(computation, instruction)
+                    moved.cycles += times * instruction.cycles
+                    moved.count += times
+                    moved.example, moved.operator = moved.example or change, moved.operator or operator
+        for moved in lines.values():
+            if self._share(moved.cycles) < self.least_share or moved.num_bytes < LEAST_BYTES:
+                continue
+            share = moved.num_bytes / self.bytes_accessed if self.bytes_accessed else 0.0
+            yield _finding(
+                rules.Relayout,
+                moved.spot,
+                f"{moved.count} {'copies' if moved.count > 1 else 'copy'} for another layout at {moved.operator or 'this'}: "
+                f"{moved.example}; {_size(moved.num_bytes)} ({share:.1%} of all bytes), {self._share(moved.cycles):.1%} of "
+                "the estimated cycles",
+                "keep one order of dimensions between products, and split before reshaping",
+            )
+
+    def _padding(self) -> Iterator[Finding]:
+        total = sum(program.memory.total for program in self.programs)
+        lines: dict[tuple[Line, str], _Padded] = {}
+        for program in self.programs:
+            for computation, _ in program.computations():
+                for instruction in computation.instructions.values():
+                    for array in _own_arrays(computation, instruction):
+                        if array.padded_bytes < WASTE * array.num_bytes:
+                            continue
+                        spot, _ = place(computation, instruction)
+                        padded = lines.setdefault((_line(spot), str(array)), _Padded(array))
+                        padded.spot = _better(padded.spot, spot)
+                        padded.waste += array.padded_bytes - array.num_bytes
+                        padded.count += 1
+        for (_, shown), padded in lines.items():
+            if padded.waste < LEAST_BYTES or padded.waste / total < self.least_share:
+                continue
+            many = padded.count > 1
+            yield _finding(
+                rules.Padding,
+                padded.spot,
+                f"{'arrays' if many else 'an array'} of {shown} in {padded.array.layout}: {_size(padded.array.num_bytes)} "
+                f"take {_size(padded.array.padded_bytes)}{f', {padded.count} times' if many else ''}",
+                "put a large dimension last, or join the small ones",
+            )
+
+    def _emulated(self) -> Iterator[Finding]:
+        cycles = self._cycles_by_line()
+        lines: dict[tuple[Line, str], Spot | None] = {}
+        for program in self.programs:
+            for found, dtype in products.wide_operations(program.text):
+                lines[_line(found), dtype] = _better(lines.get((_line(found), dtype)), found)
+        for (line, dtype), spot in lines.items():
+            taken = cycles.get(line, 0)
+            if self._share(taken) >= self.least_share:
+                yield _finding(
+                    rules.EmulatedDtype,
+                    spot,
+                    f"{dtype} is emulated; this line takes {self._share(taken):.1%} of the estimated cycles",
+                    f"use {_INSTEAD[dtype]}",
+                )
+
+    def _cycles_by_line(self) -> dict[Line, int]:
+        found: dict[Line, int] = defaultdict(int)
+        for program in self.programs:
+            for computation, times in program.computations():
+                for instruction in computation.instructions.values():
+                    spot, _ = place(computation, instruction)
+                    found[_line(spot)] += instruction.cycles * times
+        return found
+
+
+def _of_run(captured: Captured) -> Iterator[Finding]:
+    """Findings that need no compiler."""
+    for spot, op, reason in captured.fallbacks:
+        why = reason.splitlines()[0].removeprefix("UnsupportedOpError: ") if reason else "no lowering"
+        yield _finding(rules.Fallback, spot, f"{op} runs on the CPU: {why}", "use another operator; see torch-tpu ops")
+    for spot, shown in captured.reads:
+        yield _finding(
+            rules.ValueRead, spot, f"{shown} is read on the host", "read it after the function, or not at all"
+        )
+    for (spot, op), sizes in captured.shapes.items():
+        if len(sizes) >= MANY:
+            yield _finding(
+                rules.ManySizes,
+                spot,
+                f"{op} is called with {len(sizes)} different sizes, and each needs a program",
+                "pad to a few sizes, or use torch.compile(dynamic=True)",
+            )
+    if captured.between:
+        yield _finding(
+            rules.CallsInBetween,
+            None,
+            f"compiled graphs are split by {captured.between} calls that no program can do",
+            "TORCH_LOGS=graph_breaks and torch_tpu.explain show which",
+        )
+
+
+def _change_of_layout(module: Module | None, computation: Computation, instruction: Instruction) -> str:
+    """How an instruction changes a layout, in words, if it does nothing else."""
+    assert module is not None
+    if instruction.opcode in ("copy", "transpose", "reshape"):
+        (before, *_) = computation.arrays_of(instruction.operands[0]) or instruction.arrays
+        after = instruction.arrays[0]
+        same = before.order == after.order and before.tile == after.tile and before.dims == after.dims
+        return "" if same else f"{before}{before.layout} -> {after}{after.layout}"
+    if instruction.opcode != "fusion":
+        return ""
+    inside = {inner.opcode for inner in module.inside(instruction)}
+    if not inside <= MOVES or not inside & {"copy", "transpose", "reshape", "slice", "concatenate"}:
+        return ""
+    names = [name for name in instruction.operands if computation.arrays_of(name)]
+    before = max((array for name in names for array in computation.arrays_of(name)), key=lambda a: a.num_bytes)
+    after = instruction.arrays[0]
+    return f"{before}{before.layout} -> {after}{after.layout}"
+
+
+def _bytes_touched(computation: Computation, instruction: Instruction) -> int:
+    read = sum(array.padded_bytes for name in instruction.operands for array in computation.arrays_of(name))
+    return read + sum(array.padded_bytes for array in instruction.arrays)
+
+
+def _own_arrays(computation: Computation, instruction: Instruction) -> Iterable[Array]:
+    """The arrays that an instruction makes, or that the program is given."""
+    if instruction.opcode == "parameter" and computation.is_entry:
+        return instruction.arrays
+    if instruction.opcode in _SHARED or instruction.opcode.endswith(("-start", "-done")):
+        return ()
+    return instruction.arrays
+
+
+def place(computation: Computation, instruction: Instruction) -> tuple[Spot | None, str]:
+    """The Python line of an instruction and its operator; those of its nearest neighbours where it has none of its own."""
+    todo, seen = [instruction], {instruction.name}
+    steps: list[Callable[[Instruction], Iterable[Instruction]]] = [
+        partial(_producers, computation),
+        lambda item: computation.users.get(item.name, ()),
+    ]
+    for neighbours in steps:
+        todo = [instruction]
+        for _ in range(4):
+            for item in todo:
+                if item.spot is not None:
+                    return item.spot, item.operator
+            following = [near for item in todo for near in neighbours(item) if near.name not in seen]
+            seen.update(item.name for item in following)
+            todo = following
+    return None, ""
+
+
+def _producers(computation: Computation, instruction: Instruction) -> Iterator[Instruction]:
+    for name in instruction.operands:
+        if name in computation.instructions:
+            yield computation.instructions[name]
+
+
+def _line(spot: Spot | None) -> Line:
+    return None if spot is None else (spot.file, spot.line)
+
+
+def _better(known: Spot | None, other: Spot | None) -> Spot | None:
+    """Of two places on a line, the one with a column."""
+    return other if known is None or (other is not None and not known.column) else known
+
+
+def _finding(rule: type[Rule], spot: Spot | None, reason: str, suggestion: str) -> Finding:
+    where = spot or Spot("<program>", 0, 0)
+    return Finding(rule.id, where.file, where.line, where.column, reason, suggestion, rule.severity)
+
+
+def _size(num_bytes: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.1f} {unit}"
+    return f"{num_bytes} bytes"

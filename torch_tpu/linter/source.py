@@ -1,0 +1,74 @@
+"""The analysis of source files. Imports the standard library only."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from torch_tpu.linter import rules
+from torch_tpu.linter.checks import Checks
+from torch_tpu.linter.flow import Flow
+from torch_tpu.linter.rules import Finding, Selection
+
+_NOQA = re.compile(r"#\s*noqa(?P<ids>:\s*[A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*)?", re.IGNORECASE)
+_SKIPPED = frozenset({"__pycache__", "build", "node_modules", "site-packages"})
+
+
+def check_text(text: str, file: str = "<string>", selection: Selection | None = None) -> list[Finding]:
+    """The findings in a file's text, in the order of its lines."""
+    wanted = Selection() if selection is None else selection
+    try:
+        tree = ast.parse(text, filename=file)
+    except (SyntaxError, ValueError) as error:
+        line, column = (error.lineno or 1, error.offset or 1) if isinstance(error, SyntaxError) else (1, 1)
+        reason = f"this is not Python: {getattr(error, 'msg', error)}"
+        found = Finding(rules.Unreadable.id, file, line, column, reason, "see where it says", "error")
+        return [found] if found.rule in wanted else []
+    lines = text.splitlines()
+    findings: list[Finding] = []
+
+    def add(finding: Finding, first: int, last: int) -> None:
+        if finding.rule in wanted and not any(_is_excused(lines[i], finding.rule) for i in {first - 1, last - 1}):
+            findings.append(finding)
+
+    Flow(tree, Checks(file, add)).run()
+    return rules.in_order(findings)
+
+
+def check_paths(paths: Iterable[Path], selection: Selection | None = None) -> tuple[list[Finding], int]:
+    """The findings in files, and in the Python files of directories; and how many files were read.
+
+    Raises:
+        FileNotFoundError: a path is not there.
+    """
+    findings: list[Finding] = []
+    count = 0
+    for path in paths:
+        for file in files(path):
+            count += 1
+            findings += check_text(file.read_text(encoding="utf-8", errors="replace"), str(file), selection)
+    return findings, count
+
+
+def files(path: Path) -> Iterator[Path]:
+    """The file itself, or the Python files below a directory, without hidden ones and those of built packages."""
+    if path.is_file():
+        yield path
+    elif path.is_dir():
+        for child in sorted(path.iterdir()):
+            if child.name.startswith(".") or child.name in _SKIPPED:
+                continue
+            if child.is_dir() or child.suffix == ".py":
+                yield from files(child)
+    else:
+        raise FileNotFoundError(f"{path} is neither a file nor a directory")
+
+
+def _is_excused(line: str, rule: str) -> bool:
+    """`# noqa` alone, or with this rule."""
+    found = _NOQA.search(line)
+    if found is None:
+        return False
+    return found["ids"] is None or rule in re.split(r"[,\s]+", found["ids"].lstrip(": ").upper())
