@@ -19,7 +19,7 @@ _SKIPPED = frozenset({"__pycache__", "build", "node_modules", "site-packages"})
 def check_text(text: str, file: str = "<string>", selection: Selection | None = None) -> list[Finding]:
     """The findings in a file's text, in the order of its lines."""
     wanted = Selection() if selection is None else selection
-    lines = text.splitlines()
+    lines = text.split("\n")
     findings: list[Finding] = []
 
     def add(finding: Finding, first: int, last: int) -> None:
