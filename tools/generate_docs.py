@@ -1,5 +1,6 @@
-"""Writes the pages of docs/ that come from declarations in the code: settings.md, errors.md, ops.md, lint.md,
-from-torch-xla.md, and models.md from stored results.
+"""Writes the pages of docs/ that come from declarations in the code (settings.md, errors.md, ops.md, lint.md,
+from-torch-xla.md), those from stored results (models.md, support-matrix.html), and the lines of README.md that sum the
+support matrix up.
 
 Without arguments it writes them; with --check it fails if one is not up to date.
 """
@@ -17,6 +18,8 @@ sys.path.insert(0, str(DOCS.parent))
 
 from torch_tpu import errors, settings  # noqa: E402
 
+README = DOCS.parent / "README.md"
+_BEGIN, _END = "<!-- support -->", "<!-- /support -->"
 _NOTE = "<!-- Written by tools/generate_docs.py; edit the declarations instead. -->\n"
 
 
@@ -165,6 +168,40 @@ def torch_xla_page() -> str:
     )
 
 
+def support_page() -> str:
+    """The support matrix, to filter in a browser."""
+    from torch_tpu.conformance import matrix, support_page
+
+    return support_page.as_html(matrix.load())
+
+
+def readme_page() -> str:
+    """README.md with the figures of the support matrix between its two marks."""
+    from torch_tpu.conformance import matrix
+
+    before, _, rest = README.read_text(encoding="utf-8").partition(_BEGIN)
+    _, found, after = rest.partition(_END)
+    assert found, f"README.md has no {_BEGIN}...{_END}"
+    return f"{before}{_BEGIN}\n{_support_summary(matrix.load())}{_END}{after}"
+
+
+def _support_summary(found: Any) -> str:
+    from torch_tpu.conformance.catalog import HERE, MODES
+    from torch_tpu.conformance.matrix import COUNTED, PASSES
+
+    rates = []
+    for mode in MODES:
+        counts = found.counts((mode, HERE, "forward")) + found.counts((mode, HERE, "backward"))
+        good, run = (sum(counts[letter] for letter in letters) for letters in (PASSES, COUNTED))
+        rates.append(f"{mode} {100 * good / run:.2f}% of {run}" if run else f"{mode} not run")
+    good, total = found.compiled_everywhere()
+    share = f"{100 * good / total:.2f}% of {total}" if total else "none was run"
+    return (
+        f"- Items (operator, dtype, forward or backward) that pass: {', '.join(rates)}.\n"
+        f"  Of those that pass in strict mode, compiled by libtpu for v5e, v5p, v6e and v7x: {share}."
+    )
+
+
 def _family(rule: Any) -> str:
     """The file that has a lowering."""
     from torch_tpu.eager.served import place
@@ -179,6 +216,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "models.md": models_page,
     "lint.md": lint_page,
     "from-torch-xla.md": torch_xla_page,
+    "support-matrix.html": support_page,
+    "../README.md": readme_page,
 }
 
 
@@ -207,7 +246,7 @@ def main() -> int:
         print(f"not up to date: {', '.join(found)}; run make docs" if found else "docs: up to date")
         return 1 if found else 0
     for name, page in PAGES.items():
-        (DOCS / name).write_text(page(), encoding="utf-8")
+        (DOCS / name).resolve().write_text(page(), encoding="utf-8")
     return 0
 
 

@@ -18,7 +18,9 @@ from torch_tpu.stats import reset as reset_stats
 from torch_tpu.stats import stats as stats
 
 if TYPE_CHECKING:
+    from torch_tpu import aot as aot
     from torch_tpu import cache as cache
+    from torch_tpu import numerics as numerics
     from torch_tpu.explanation import Explanation as Explanation
     from torch_tpu.explanation import explain as explain
     from torch_tpu.explanation import fallback_reasons as fallback_reasons
@@ -30,6 +32,7 @@ __all__ = [
     "Explanation",
     "Recompiles",
     "__version__",
+    "aot",
     "cache",
     "errors",
     "explain",
@@ -37,6 +40,7 @@ __all__ = [
     "export",
     "fallback_reasons",
     "lint",
+    "numerics",
     "reset_stats",
     "settings",
     "stats",
@@ -63,7 +67,7 @@ def _version() -> str:
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         value = getattr(importlib.import_module(_LAZY[name]), name)
-    elif name in ("cache", "export"):
+    elif name in ("aot", "cache", "export", "numerics"):
         value = importlib.import_module(f"torch_tpu.{name}")
     elif name == "__version__":
         value = _version()

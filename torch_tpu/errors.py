@@ -56,9 +56,9 @@ class BoundedError(TpuError):
 class CompileError(TpuError):
     """XLA refused a program.
 
-    The message has the operator or function, the first lines of what XLA said, and the program's first lines. It
-    comes from a gap of the compiler or a fault of a lowering, never from wrong data. What to do: set
-    `torch_tpu.settings.dump_dir` to keep the whole program, and report it together with the message.
+    The message has the operator or function, its dtypes, what it was compiled for, the first lines of what XLA said, and
+    the program's first lines. It comes from a gap of the compiler or a fault of a lowering, never from wrong data.
+    What to do: set `torch_tpu.settings.dump_dir` to keep the whole program, and report it together with the message.
     """
 
 
@@ -163,13 +163,24 @@ def fallback_refused(op: str, inputs: Iterable[Any], *, why: str, device: str = 
     )
 
 
-def compile_failed(name: str, reason: str, program: str = "") -> CompileError:
-    """The error for a program that XLA refused."""
+def compile_failed(
+    name: str, reason: str, program: str = "", dtypes: Iterable[str] = (), target: str = ""
+) -> CompileError:
+    """The error for a program that XLA refused.
+
+    Args:
+        name: of the program; that of an operator says so: "aten_mm".
+        dtypes: of what it takes and returns.
+        target: what it was compiled for, such as "TPU v6e".
+    """
     head = "\n".join(program.splitlines()[:12])
+    operator = f"aten::{name.removeprefix('aten_')}" if name.startswith("aten_") else name
+    kinds = f" ({', '.join(dtypes)})" if dtypes else ""
+    said = reason.partition("Suspected Python Code Location")[0].strip()
     return CompileError(
         message(
-            f"XLA could not compile {name}",
-            why="\n".join(reason.strip().splitlines()[:8]),
+            f"XLA could not compile {operator}{kinds}" + (f" for {target}" if target else ""),
+            why="\n".join(said.splitlines()[:8]),
             do="set torch_tpu.settings.dump_dir to keep the whole program, and report both",
             see=page(CompileError),
         )

@@ -185,7 +185,8 @@ emulate_matmul_rounding: bool = declare(
     "emulate_matmul_rounding",
     False,
     "TORCH_TPU_EMULATE_MATMUL_ROUNDING",
-    "On the CPU, round the inputs of float32 matrix products as a TPU does at the chosen precision.",
+    "On the CPU, form float32, float16 and complex64 matrix products and convolutions as a TPU does at the chosen "
+    "precision: in passes over bfloat16 numbers. See numerics.md.",
 )
 allow_excess_precision: bool = declare(
     "allow_excess_precision",
@@ -249,6 +250,13 @@ cache_limit: int = declare(
     "TORCH_TPU_CACHE_LIMIT",
     "Largest size of that directory; the programs used longest ago are deleted first.",
     unit="bytes",
+)
+chip_prices: tuple[str, ...] = declare(
+    "chip_prices",
+    cast("tuple[str, ...]", ()),
+    "TORCH_TPU_CHIP_PRICES",
+    "What plans reckon an hour of a chip with, in USD: v6e=1.89,v7x=8 or TOML files, separated by commas. Empty: dated "
+    "list prices.",
 )
 log: tuple[str, ...] = declare(
     "log",

@@ -409,3 +409,10 @@ def test_grouped_products_compile_in_the_dtypes_that_the_cpu_takes(dtype):
     torch.testing.assert_close(actual.cpu(), expected)
     torch.testing.assert_close(left_tpu.grad.cpu(), left.grad)
     torch.testing.assert_close(right_tpu.grad.cpu(), right.grad)
+
+
+def test_operators_without_meta_kernels_are_compiled():
+    x = torch.randn(4, 3)
+    whole = torch.compile(lambda x: (*torch.geqrf(x), *torch.histogram(x, 4)), fullgraph=True)
+    for found, expected in zip(whole(x.to("tpu")), (*torch.geqrf(x), *torch.histogram(x, 4)), strict=True):
+        torch.testing.assert_close(found.cpu(), expected)

@@ -218,12 +218,12 @@ def test_the_cpu_in_float64_decides_where_it_rounds_between_the_steps(number):
         value = 1.0 if wide else 1.125 if place == "cpu" else number
         return torch.tensor([value], dtype=torch.float64 if wide else torch.bfloat16, device=place)
 
-    limits = {"rtol": 1.6e-2, "atol": 1e-5}
+    setting = runner.Setting(info, info, "tpu", {"rtol": 1.6e-2, "atol": 1e-5})
     if number == 1:
-        runner._judge(info, call, runner._compare, "tpu", limits)
+        runner._judge(setting, call, runner._compare)
     else:
         with pytest.raises(AssertionError, match="not close"):
-            runner._judge(info, call, runner._compare, "tpu", limits)
+            runner._judge(setting, call, runner._compare)
 
 
 def test_a_wrong_call_without_tensors_is_left_out():

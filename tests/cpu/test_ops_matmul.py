@@ -10,6 +10,7 @@ from op_checks import (
     F32,
     F64,
     I64,
+    U8,
     check,
     check_error,
     check_in_place,
@@ -65,6 +66,7 @@ def test_linear():
     check("linear", (2, 3, 4), (5, 4), (5,), dtypes=(F32, BF16))
     check("linear", (4,), (5, 4))
     check("bilinear", (2, 3), (2, 4), (5, 3, 4), (5,))
+    check("bilinear", (2, 3), (2, 4), (5, 3, 4), dtypes=(U8,))
     check(lambda x, w: F.linear(x.t(), w), (4, 3), (5, 4))
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from torch_tpu import errors, settings
-from torch_tpu.runtime import cache, options, platform
+from torch_tpu.runtime import cache, mlir, options, platform
 from torch_tpu.runtime.client import NUMPY, Client, cpu_client
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -276,3 +276,10 @@ builtins.kept = [program.run([array])[0] for _ in range(20)], client.get(array, 
 """
     done = python(code)
     assert done.returncode == 0 and not done.stderr.strip(), done.stderr
+
+
+def test_element_types_of_programs():
+    kinds = "i1 i8 ui8 i32 ui64 f16 bf16 f32 f64 complex<f32> complex<f64> f8E5M2"
+    text = f"@main({', '.join(f'%a: tensor<2x?x{kind}>' for kind in kinds.split())}) -> () {{\n%1 = tensor<i16>"
+    words = "bool int8 uint8 int32 uint64 float16 bfloat16 float32 float64 complex64 complex128 f8E5M2"
+    assert mlir.element_types(text) == words.split()

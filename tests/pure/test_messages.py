@@ -44,6 +44,12 @@ def test_compile_failed():
     )
 
 
+def test_a_refused_program_is_told_by_operator_dtypes_and_target():
+    reason = "no\nSuspected Python Code Location:\n -:4"
+    said = str(errors.compile_failed("aten_mm", reason, "", ["int64", "bool"], "TPU v6e"))
+    assert said.startswith("XLA could not compile aten::mm (int64, bool) for TPU v6e\n  why:    no\n  do:")
+
+
 def test_platform_missing():
     assert str(errors.platform_missing("tpu", "looked for /dev/accel0", "run on a TPU machine")) == (
         "the platform 'tpu' was asked for (TORCH_TPU_PLATFORM) and is not there\n"

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_map
 
 from torch_tpu import _plug, settings
 from torch_tpu.aot.compiled import Compiled
+from torch_tpu.eager import origins
 from torch_tpu.eager.program import aval_id, num_bytes
 from torch_tpu.runtime import client as clients
 from torch_tpu.runtime import compile_only, platform
@@ -45,11 +46,13 @@ def device(topology: str | Topology) -> Iterator[CompileOnlyClient]:
     client = compile_only.client(Topology.parse(topology) if isinstance(topology, str) else topology)
     _plug.flush()
     state = torch.tpu.get_rng_state() if platform.is_started() else None
+    recording, origins.recording = origins.recording, True
     with platform.using(client):
         try:
             yield client
         finally:
             _plug.flush()
+            origins.recording = recording
     if state is not None:
         torch.tpu.set_rng_state(state)
 

@@ -52,6 +52,65 @@ def ops(
 
 
 @app.command()
+def plan(
+    model: Annotated[str, typer.Option(help="A Transformers config file, or module:function.")],
+    topology: Annotated[str, typer.Option(help="TPUs, such as v6e-8; several separated by commas.")] = "v6e-1",
+    mode: Annotated[str, typer.Option(help="train, prefill or decode.")] = "train",
+    batch: Annotated[int, typer.Option(help="Sequences on each device.")] = 1,
+    seq: Annotated[int, typer.Option(help="Tokens of each; in decoding, the length of the cache.")] = 2048,
+    dtype: Annotated[str, typer.Option(help="Of the parameters.")] = "bfloat16",
+    recompute: Annotated[bool, typer.Option("--recompute", help="Recompute activations in the backward pass.")] = False,
+    data_parallel: Annotated[
+        bool, typer.Option("--data-parallel", help="Train on all devices together, by DistributedDataParallel.")
+    ] = False,
+    unrolled: Annotated[
+        bool,
+        typer.Option("--unrolled", help="Train with each layer by itself, not with layers that are alike as a loop."),
+    ] = False,
+    sweep: Annotated[
+        list[str] | None, typer.Option(help="What to try: batch=1,2,4 or seq=2048,4096; repeatable.")
+    ] = None,
+    price: Annotated[
+        list[str] | None, typer.Option(help="USD for a chip-hour: v6e=1.89, or a TOML file; repeatable.")
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="Where the report goes as JSON.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Where it goes as HTML.")] = None,
+) -> None:
+    """Compiles a model for TPUs that need not be here: does it fit, how fast, at what cost? Needs no network."""
+    from torch_tpu.cli import plan
+
+    workload = {"model": model, "mode": mode, "batch": batch, "seq": seq, "dtype": dtype}
+    workload |= {"recompute": recompute, "data_parallel": data_parallel, "unrolled": unrolled}
+    raise typer.Exit(plan.run(workload, topology, sweep or [], price or [], json, html))
+
+
+@app.command()
+def numerics(
+    model: Annotated[
+        str, typer.Argument(help="module:function returning (model, inputs), a config.json, or a name such as llama.")
+    ],
+    device: Annotated[str, typer.Option(help="The device to compare with the CPU.")] = "tpu",
+    precisions: Annotated[
+        str, typer.Option(help="exact, medium, high, highest, separated by commas. Empty: all the device has.")
+    ] = "",
+    rtol: Annotated[float | None, typer.Option(help="Relative tolerance. Default: PyTorch's for the dtype.")] = None,
+    atol: Annotated[float | None, typer.Option(help="Absolute tolerance. Default: PyTorch's for the dtype.")] = None,
+    backward: Annotated[bool, typer.Option("--backward", help="Compare gradients as well.")] = False,
+    train: Annotated[bool, typer.Option("--train", help="Run in training mode.")] = False,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Make a config.json's model small first.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Print all layers, not only those out of tolerance.")
+    ] = False,
+    json: Annotated[Path | None, typer.Option(help="Where all numbers go, as JSON.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Where a page with a chart and all numbers goes.")] = None,
+) -> None:
+    """Where do a model's numbers part from the CPU's? Layer by layer, at each matmul precision."""
+    from torch_tpu.cli import numerics
+
+    raise typer.Exit(numerics.run(model, device, precisions, rtol, atol, backward, train, tiny, everything, json, html))
+
+
+@app.command()
 def lint(
     paths: Annotated[
         list[Path] | None, typer.Argument(help="Files, and directories of which all files are read.")

@@ -1,44 +1,73 @@
-"""The cases: every operator of PyTorch's database, by dtype and phase."""
+"""The cases: every operator of PyTorch's database, by dtype, phase, mode and place."""
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
 
+from torch_tpu.runtime.topology import GENERATIONS
+
 PHASES: tuple[str, ...] = ("forward", "backward", "inplace", "out", "errors")
 """forward: the values. backward: the gradients. inplace, out: the other ways to call it. errors: that wrong calls
 raise what they raise elsewhere."""
+MODES: tuple[str, ...] = ("strict", "fused", "compiled")
+"""How the device runs it: each operator by itself, operators recorded and fused, `torch.compile`."""
+HERE = "here"
+PLACES: tuple[str, ...] = (HERE, *GENERATIONS)
+"""here: run on this machine's device, and values compared. A TPU generation: its compiler is asked, nothing runs."""
+DTYPES: tuple[str, ...] = (
+    "float32", "bfloat16", "int64", "bool", "float16", "float64", "complex64", "complex128", "int32", "int16", "int8",
+    "uint8",
+)  # fmt: skip
+"""Those of the support matrix, in the order in which they are run."""
+MATRIX_PHASES: tuple[str, ...] = ("forward", "backward")
+"""The phases that are run in all modes and places."""
 
 
 @dataclass(frozen=True, order=True)
 class Case:
-    """What is judged as one: an operator, a dtype, a phase."""
+    """What is judged as one: an operator, a dtype, a phase, and how and where it is run."""
 
     op: str
     dtype: str
     phase: str
+    mode: str = "strict"
+    place: str = HERE
 
     def __str__(self) -> str:
-        return f"{self.op} {self.dtype} {self.phase}"
+        how = ("" if self.mode == "strict" else f" {self.mode}") + ("" if self.place == HERE else f" for {self.place}")
+        return f"{self.op} {self.dtype} {self.phase}{how}"
+
+    def to_json(self) -> dict[str, str]:
+        """Without what is at its default."""
+        row = {"op": self.op, "dtype": self.dtype, "phase": self.phase}
+        row |= {"mode": self.mode} if self.mode != "strict" else {}
+        return row | ({"place": self.place} if self.place != HERE else {})
+
+    @staticmethod
+    def from_json(row: Mapping[str, Any]) -> Case:
+        return Case(row["op"], row["dtype"], row["phase"], row.get("mode", "strict"), row.get("place", HERE))
 
 
 @cache
 def operators() -> tuple[Any, ...]:
-    """PyTorch's `OpInfo`s, by name.
+    """PyTorch's `OpInfo`s, by name; those of the operators on lists of tensors among them.
 
     Raises:
         ImportError: a package that torch.testing needs is missing.
     """
     try:
-        from torch.testing._internal.common_methods_invocations import op_db
+        from torch.testing._internal import common_methods_invocations as database
     except ImportError as error:
         raise ImportError(f"{error}; pip install 'torch_tpu[dev]'") from error
-    return tuple(sorted(op_db, key=full_name))
+    lists = [getattr(database, f"foreach_{kind}_op_db") for kind in ("unary", "binary", "pointwise", "reduce", "other")]
+    return tuple(sorted([*database.op_db, *itertools.chain(*lists)], key=full_name))
 
 
 def full_name(info: Any) -> str:
@@ -103,21 +132,33 @@ def dtype_of(name: str) -> torch.dtype:
     return dtype
 
 
-def cases(patterns: Sequence[str], dtypes: Sequence[str], phases: Sequence[str], shard: tuple[int, int]) -> list[Case]:
-    """The cases of the chosen operators, of one shard of them.
+def cases(
+    patterns: Sequence[str],
+    dtypes: Sequence[str],
+    phases: Sequence[str],
+    shard: tuple[int, int],
+    modes: Sequence[str] = ("strict",),
+    places: Sequence[str] = (HERE,),
+) -> list[Case]:
+    """The cases of the chosen operators, of one shard of them; those of an operator and a dtype follow each other.
 
     Raises:
-        ValueError: an operator, a dtype or a phase does not exist.
+        ValueError: an operator, a dtype, a phase, a mode or a place does not exist.
     """
-    for phase in phases:
-        if phase not in PHASES:
-            raise ValueError(f"there is no phase {phase!r}; there are: {', '.join(PHASES)}")
+    for kind, known, asked in (("phase", PHASES, phases), ("mode", MODES, modes), ("place", PLACES, places)):
+        for name in asked:
+            if name not in known:
+                raise ValueError(f"there is no {kind} {name!r}; there are: {', '.join(known)}")
     index, count = shard
     kinds = [(name, dtype_of(name)) for name in dtypes]
+    settings = [(mode, HERE) for mode in modes if HERE in places]
+    settings += [("strict", place) for place in places if place != HERE]
     return [
-        Case(full_name(info), name, phase)
+        Case(full_name(info), name, phase, mode, place)
         for info in select(patterns)[index::count]
         for name, dtype in kinds
         for phase in phases_of(info, dtype)
         if phase in phases
+        for mode, place in settings
+        if phase in MATRIX_PHASES or (mode, place) == ("strict", HERE)
     ]

@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch_tpu.conformance.catalog import Case
+from torch_tpu.conformance.catalog import HERE, Case
 from torch_tpu.conformance.runner import Result
 
 DEFAULT = Path(__file__).with_name("gaps.toml")
 _KEYS = ("op", "dtype", "phase", "reason")
+_OPTIONAL = ("mode", "place")
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,21 @@ class Gap:
     dtype: str
     phase: str
     reason: str
+    mode: str = "*"
+    """In which mode it fails, if not in all of them."""
+    place: str = HERE
+    """Where it fails, if not here: a TPU generation, "tpu" for all of them, or "*" for everywhere."""
 
     def covers(self, case: Case) -> bool:
-        return self.op == case.op and self.dtype in ("*", case.dtype) and self.phase in ("*", case.phase)
+        pairs = ((self.dtype, case.dtype), (self.phase, case.phase), (self.mode, case.mode), (self.place, case.place))
+        tpu = self.place == "tpu" and case.place != HERE
+        return self.op == case.op and all(ours in ("*", theirs) for ours, theirs in pairs[: 3 if tpu else 4])
 
     def __str__(self) -> str:
-        return f'op = "{self.op}", dtype = "{self.dtype}", phase = "{self.phase}"'
+        where = (f', mode = "{self.mode}"' if self.mode != "*" else "") + (
+            f', place = "{self.place}"' if self.place != HERE else ""
+        )
+        return f'op = "{self.op}", dtype = "{self.dtype}", phase = "{self.phase}"{where}'
 
 
 @dataclass(frozen=True)
@@ -62,15 +72,22 @@ class Gaps:
         """
         path = path or DEFAULT
         rows = tomllib.loads(path.read_text(encoding="utf-8")).get("gap", [])
-        found: dict[tuple[str, str, str], Gap] = {}
+        found: dict[tuple[str, ...], Gap] = {}
         for row in rows:
-            if sorted(row) != sorted(_KEYS) or not all(isinstance(value, str) and value for value in row.values()):
-                raise ValueError(f"{path}: an entry needs {', '.join(_KEYS)} and nothing else: {row}")
-            key = (row["op"], row["dtype"], row["phase"])
+            keys = sorted(row.keys() - {*_OPTIONAL})
+            if keys != sorted(_KEYS) or not all(isinstance(value, str) and value for value in row.values()):
+                raise ValueError(
+                    f"{path}: an entry needs {', '.join(_KEYS)}, may have mode and place, and nothing else: {row}"
+                )
+            key = (row["op"], row["dtype"], row["phase"], row.get("mode", "*"), row.get("place", HERE))
             if key in found:
                 raise ValueError(f"{path}: declared twice: {found[key]}")
             found[key] = Gap(**row)
         return Gaps(found.values())
+
+    def declared(self, case: Case) -> Gap | None:
+        """The entry that covers a case, if there is one."""
+        return next((gap for gap in self.gaps if gap.covers(case)), None)
 
     def judge(self, results: Iterable[Result], *, complete: bool = True) -> Judgement:
         """Compares results with the entries.
@@ -83,8 +100,7 @@ class Gaps:
         declared: list[Result] = []
         for result in results:
             if result.fails:
-                known = any(gap.covers(result.case) for gap in self.gaps)
-                (declared if known else failed).append(result)
+                (declared if self.declared(result.case) else failed).append(result)
         closed = []
         for gap in self.gaps if complete else ():
             covered = [result for result in results if gap.covers(result.case) and result.status != "skipped"]

@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from torch_tpu.conformance.catalog import PHASES
+from torch_tpu.conformance.catalog import HERE, MODES, PHASES, PLACES
 from torch_tpu.conformance.gaps import Judgement
+from torch_tpu.conformance.matrix import COLUMNS, COUNTED, PASSES, STATUSES, Matrix, name_of
 from torch_tpu.conformance.runner import Result
 
 _COLUMNS = ("passed", "failed", "fallback", "crashed", "timeout", "skipped")
@@ -18,13 +19,16 @@ _COLUMNS = ("passed", "failed", "fallback", "crashed", "timeout", "skipped")
 
 def show(console: Console, results: Sequence[Result], judgement: Judgement) -> None:
     """Prints counts by phase, then what must be done."""
-    table = Table("phase", *_COLUMNS, "rate")
+    table = Table("phase", "mode", "place", *_COLUMNS, "rate")
     for phase in PHASES:
-        counts = Counter(result.status for result in results if result.case.phase == phase)
-        num_run = sum(counts.values()) - counts["skipped"]
-        if counts:
-            share = f"{100 * counts['passed'] / num_run:.1f}%" if num_run else "-"
-            table.add_row(phase, *(str(counts[name]) for name in _COLUMNS), share)
+        for mode in MODES:
+            for place in PLACES:
+                key = (phase, mode, place)
+                counts = Counter(r.status for r in results if (r.case.phase, r.case.mode, r.case.place) == key)
+                num_run = sum(counts.values()) - counts["skipped"]
+                if counts:
+                    share = f"{100 * counts['passed'] / num_run:.1f}%" if num_run else "-"
+                    table.add_row(*key, *(str(counts[name]) for name in _COLUMNS), share)
     console.print(table)
     for result in judgement.failed:
         console.print(f"[red]{result.status}[/] {result.case}: {escape(result.reason)}", soft_wrap=True)
@@ -36,6 +40,32 @@ def show(console: Console, results: Sequence[Result], judgement: Judgement) -> N
     console.print(f"{said}, {len(judgement.closed)} declared gaps pass")
 
 
+def show_matrix(console: Console, matrix: Matrix) -> None:
+    """Prints a matrix's counts by column, and what is wrong."""
+    table = Table("column", "pass", "decomp.", "fallback", "gap", "wrong", "n/a", "not run", "rate")
+    for column in COLUMNS:
+        counts = matrix.counts(column)
+        num_run = sum(counts[letter] for letter in COUNTED)
+        good = sum(counts[letter] for letter in PASSES)
+        share = f"{100 * good / num_run:.1f}%" if num_run else "-"
+        table.add_row(name_of(column), *(str(counts[letter]) for letter in STATUSES), share)
+    console.print(table)
+    for row in matrix.rows:
+        for column in COLUMNS:
+            if row.cell(column) == "W":
+                name = name_of(column)
+                console.print(f"[red]wrong[/] {row.op} {row.dtype} {name}: {escape(row.reasons[name])}", soft_wrap=True)
+    good, total = matrix.compiled_everywhere()
+    if total:
+        console.print(
+            f"{good} of {total} items that pass here compile for all TPU generations: {100 * good / total:.2f}%"
+        )
+    unused = [name for name, ops in matrix.lowerings.items() if not ops]
+    console.print(
+        f"{len(matrix.lowerings) - len(unused)} of {len(matrix.lowerings)} lowerings are used by these samples"
+    )
+
+
 def as_toml(results: Sequence[Result]) -> str:
     """Failures as entries for gaps.toml; the reasons are to be written by someone who knows them."""
     rows = []
@@ -44,5 +74,7 @@ def as_toml(results: Sequence[Result]) -> str:
         rows.append(
             f'[[gap]]\nop = "{result.case.op}"\ndtype = "{result.case.dtype}"\nphase = "{result.case.phase}"\n'
             f'reason = "{reason}"\n'
+            + (f'mode = "{result.case.mode}"\n' if result.case.mode != "strict" else "")
+            + (f'place = "{result.case.place}"\n' if result.case.place != HERE else "")
         )
     return "\n".join(rows)

@@ -1,24 +1,24 @@
 """One case: PyTorch's samples on the CPU and on the device, compared with PyTorch's tolerances.
 
 Where the CPU's results are not those of the device, the CPU's in float64 decide: it rounds between the steps of some
-operators on bfloat16.
+operators on bfloat16, and where a result is ill-conditioned, the device may be as far from the exact one as the CPU is.
 Samples are made on the CPU and copied, so both sides get the same numbers. Of operators that draw random numbers on the
-CPU or return uninitialized memory, shapes and dtypes are compared only.
+CPU or return uninitialized memory, shapes and dtypes are compared only. `modes.py` says how the device calls an operator,
+`abroad.py` is what happens where no device is.
 """
 
 from __future__ import annotations
 
-import itertools
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from torch_tpu.conformance.catalog import Case, dtype_of
-from torch_tpu.stats import counters
+from torch_tpu.conformance import modes
+from torch_tpu.conformance.catalog import HERE, Case, dtype_of
 
 SEED = 1234
 UNINITIALIZED = frozenset(
@@ -46,21 +46,48 @@ class Result:
     samples: int = 0
     reason: str = ""
     """The first thing that went wrong."""
+    by: str = ""
+    """For what passed: "lowering", or "decomposition" where PyTorch's definition of an operator was traced."""
+    lowerings: tuple[str, ...] = ()
+    """The registry's entries that wrote its programs."""
 
     @property
     def fails(self) -> bool:
         return self.status not in ("passed", "skipped")
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self.case) | {"status": self.status, "samples": self.samples, "reason": self.reason}
+        row = self.case.to_json() | {"status": self.status, "samples": self.samples, "reason": self.reason}
+        row |= {"by": self.by} if self.by else {}
+        return row | ({"lowerings": list(self.lowerings)} if self.lowerings else {})
 
     @staticmethod
     def from_json(row: dict[str, Any]) -> Result:
-        return Result(Case(row["op"], row["dtype"], row["phase"]), row["status"], row["samples"], row["reason"])
+        status, samples, reason = row["status"], row["samples"], row["reason"]
+        return Result(Case.from_json(row), status, samples, reason, row.get("by", ""), tuple(row.get("lowerings", ())))
 
 
-class _Skip(Exception):
-    """The CPU does not take this sample."""
+class Skip(Exception):
+    """The CPU does not take this sample, or there is nothing to judge in it; the message says what, if it matters."""
+
+
+class Far(AssertionError):
+    """Values differ by more than the tolerances; shapes, dtypes and devices are right."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a sample is judged on."""
+
+    info: Any
+    operator: Callable[..., Any]
+    """The operator as the device calls it."""
+    device: str
+    limits: dict[str, float]
+    """PyTorch's tolerances: rtol and atol."""
+
+    def on(self, place: str) -> Callable[..., Any]:
+        """The operator, as a place calls it."""
+        return self.info if place == "cpu" else self.operator
 
 
 def run_case(info: Any, case: Case, device: str, limit: int = 0) -> Result:
@@ -69,30 +96,57 @@ def run_case(info: Any, case: Case, device: str, limit: int = 0) -> Result:
     Args:
         limit: at most so many samples; 0: all.
     """
-    check = _CHECKS[case.phase]
-    before = dict(counters.fallbacks)
-    count = 0
-    try:
-        for sample in itertools.islice(_samples(info, case, device), limit or None):
-            torch.manual_seed(SEED)
-            try:
-                check(info, sample, device, tolerances(info, dtype_of(case.dtype)))
-                count += 1
-            except _Skip:
-                continue
-    except Exception as error:  # noqa: BLE001 - whatever goes wrong is the result
-        return Result(case, "failed", count, f"sample {count}: {type(error).__name__}: {_short(error)}")
-    fallen = [op for op, number in counters.fallbacks.items() if number != before.get(op, 0)]
-    if fallen and case.phase != "errors":
-        return Result(case, "fallback", count, ", ".join(fallen))
-    return Result(case, "passed" if count else "skipped", count)
+    if case.place != HERE:
+        from torch_tpu.conformance import abroad
+
+        return abroad.run_case(info, case, limit)
+    count, left_out = 0, ""
+    with modes.entered(case.mode) as seen:
+        try:
+            setting = Setting(info, modes.operator(info, case.mode), device, tolerances(info, dtype_of(case.dtype)))
+            for sample in samples(info, case, device, limit):
+                try:
+                    _CHECKS[case.phase](sample, setting)
+                    count += 1
+                except Skip as skip:
+                    left_out = str(skip)
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong is the result
+            return Result(case, "failed", count, f"sample {count}: {type(error).__name__}: {short(error)}")
+    if seen.fallbacks and case.phase != "errors":
+        return Result(case, "fallback", count, ", ".join(seen.fallbacks))
+    if count and case.mode == "compiled" and not seen.num_graphs:
+        count, left_out = 0, modes.NO_GRAPH
+    if not count:
+        return Result(case, "skipped", 0, left_out)
+    by = "decomposition" if seen.decomposed else "lowering"
+    return Result(case, "passed", count, by=by, lowerings=tuple(sorted(seen.lowerings)))
 
 
-def _samples(info: Any, case: Case, device: str) -> Iterator[Any]:
+def samples(info: Any, case: Case, device: str, limit: int) -> Iterator[Any]:
+    """PyTorch's samples of a case; the seed is the same before each one is used.
+
+    Args:
+        limit: at most so many, taken evenly from all; 0: all.
+    """
     torch.manual_seed(SEED)
     if case.phase == "errors":
-        return iter(info.error_inputs(device))
-    return iter(info.sample_inputs("cpu", dtype_of(case.dtype), requires_grad=case.phase == "backward"))
+        made = info.error_inputs(device)
+    else:
+        made = info.sample_inputs("cpu", dtype_of(case.dtype), requires_grad=case.phase == "backward")
+    for sample in _evenly(list(made), limit) if limit else made:
+        torch.manual_seed(SEED)
+        yield sample
+
+
+def _evenly(items: Sequence[Any], count: int) -> list[Any]:
+    """At most so many, from the middles of parts of equal length: the first samples are often the simplest.
+
+    >>> _evenly("abcdefghij", 2)
+    ['c', 'h']
+    """
+    if len(items) <= count:
+        return list(items)
+    return [items[(2 * part + 1) * len(items) // (2 * count)] for part in range(count)]
 
 
 def tolerances(info: Any, dtype: torch.dtype) -> dict[str, float]:
@@ -110,52 +164,62 @@ def tolerances(info: Any, dtype: torch.dtype) -> dict[str, float]:
 # ------------------------------------------------------------------------------------------------------- phases
 
 
-def _forward(info: Any, sample: Any, device: str, limits: dict[str, float]) -> None:
+def _forward(sample: Any, setting: Setting) -> None:
     def call(place: str, wide: bool) -> Any:
-        args, kwargs = _arguments(sample, place, wide)
-        return info(*args, **kwargs)
+        args, kwargs = arguments(sample, place, wide)
+        return setting.on(place)(*args, **kwargs)
 
-    _judge(info, call, _compare_determined(sample), device, limits)
-
-
-def _backward(info: Any, sample: Any, device: str, limits: dict[str, float]) -> None:
-    process = sample.output_process_fn_grad
-
-    def gradients(place: str, wide: bool) -> Any:
-        args, kwargs = _arguments(sample, place, wide)
-        inputs = [leaf for leaf in tree_flatten((args, kwargs))[0] if _is_tensor(leaf) and leaf.requires_grad]
-        outputs = tree_flatten(process(info(*args, **kwargs)))[0]
-        outputs = [leaf for leaf in outputs if _is_tensor(leaf) and leaf.requires_grad]
-        if not inputs or not outputs:
-            raise _Skip
-        generator = torch.Generator().manual_seed(SEED)
-        weights = [torch.randn(leaf.shape, generator=generator).bfloat16() for leaf in outputs]
-        cotangents = [weight.to(leaf.dtype).to(place) for weight, leaf in zip(weights, outputs, strict=True)]
-        return torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True)
-
-    _judge(info, gradients, _compare, device, limits)
+    _judge(setting, call, _compare_determined(sample))
 
 
-def _inplace(info: Any, sample: Any, device: str, limits: dict[str, float]) -> None:
+def _backward(sample: Any, setting: Setting) -> None:
+    def call(place: str, wide: bool) -> Any:
+        args, kwargs = arguments(sample, place, wide)
+        return gradients(setting.on(place), sample, args, kwargs, place)
+
+    _judge(setting, call, _compare)
+
+
+def gradients(
+    operator: Callable[..., Any], sample: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: str
+) -> tuple[Any, ...]:
+    """The gradients of all inputs that require one, for cotangents that are the same everywhere.
+
+    Raises:
+        Skip: there is nothing to differentiate.
+    """
+    inputs = [leaf for leaf in tree_flatten((args, kwargs))[0] if _is_tensor(leaf) and leaf.requires_grad]
+    outputs = tree_flatten(sample.output_process_fn_grad(operator(*args, **kwargs)))[0]
+    outputs = [leaf for leaf in outputs if _is_tensor(leaf) and leaf.requires_grad]
+    if not inputs or not outputs:
+        raise Skip
+    generator = torch.Generator().manual_seed(SEED)
+    weights = [torch.randn(leaf.shape, generator=generator).bfloat16() for leaf in outputs]
+    cotangents = [weight.to(leaf.dtype).to(place) for weight, leaf in zip(weights, outputs, strict=True)]
+    return torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True)
+
+
+def _inplace(sample: Any, setting: Setting) -> None:
     if sample.broadcasts_input or not _is_tensor(sample.input):
-        raise _Skip
+        raise Skip
 
     def call(place: str, wide: bool) -> Any:
-        (target, *args), kwargs = _arguments(sample, place, wide)
-        returned = info.get_inplace()(target, *args, **kwargs)
+        (target, *args), kwargs = arguments(sample, place, wide)
+        returned = setting.info.get_inplace()(target, *args, **kwargs)
         if place != "cpu" and returned is not target:
             raise AssertionError("the in-place form returned another tensor")
         return target
 
-    _judge(info, call, _compare_determined(sample), device, limits)
+    _judge(setting, call, _compare_determined(sample))
 
 
-def _out(info: Any, sample: Any, device: str, limits: dict[str, float]) -> None:
-    args, kwargs = _arguments(sample, "cpu")
-    like, _ = _reference(info, lambda: info(*args, **kwargs))
+def _out(sample: Any, setting: Setting) -> None:
+    info = setting.info
+    args, kwargs = arguments(sample, "cpu")
+    like, _ = reference(info, lambda: info(*args, **kwargs))
 
     def call(place: str, wide: bool) -> Any:
-        args, kwargs = _arguments(sample, place, wide)
+        args, kwargs = arguments(sample, place, wide)
         if wide:
             return info(*args, **kwargs)
         out = tree_map(lambda leaf: torch.zeros_like(leaf, device=place) if _is_tensor(leaf) else leaf, like)
@@ -166,23 +230,23 @@ def _out(info: Any, sample: Any, device: str, limits: dict[str, float]) -> None:
             raise AssertionError("out= tensors of the right size were given other memory")
         return out
 
-    _judge(info, call, _compare_determined(sample), device, limits)
+    _judge(setting, call, _compare_determined(sample))
 
 
-def _errors(info: Any, sample: Any, device: str, limits: dict[str, float]) -> None:
+def _errors(sample: Any, setting: Setting) -> None:
     wrong = sample.sample_input
     leaves = tree_flatten((wrong.input, wrong.args, wrong.kwargs))[0]
     if "device" not in wrong.kwargs and not any(map(_is_tensor, leaves)):
-        raise _Skip  # it does not reach a device
+        raise Skip  # it does not reach a device
     try:
-        answer = info(wrong.input, *wrong.args, **wrong.kwargs)
+        answer = setting.info(wrong.input, *wrong.args, **wrong.kwargs)
         tree_map(lambda leaf: leaf.cpu() if _is_tensor(leaf) else leaf, answer)  # it may raise only here
     except sample.error_type:
         return
     raise AssertionError(f"no {sample.error_type.__name__} was raised; expected: {sample.error_regex}")
 
 
-_CHECKS: dict[str, Callable[[Any, Any, str, dict[str, float]], None]] = {
+_CHECKS: dict[str, Callable[[Any, Setting], None]] = {
     "forward": _forward,
     "backward": _backward,
     "inplace": _inplace,
@@ -206,7 +270,7 @@ _WIDER = {
 }
 
 
-def _arguments(sample: Any, place: str, wide: bool = False) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments(sample: Any, place: str, wide: bool = False) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Fresh arguments of a sample on a device: what a call writes must not be seen by the next.
 
     Args:
@@ -221,7 +285,7 @@ def _arguments(sample: Any, place: str, wide: bool = False) -> tuple[tuple[Any, 
         if not _is_tensor(leaf):
             return leaf
         if leaf.layout != torch.strided:
-            raise _Skip
+            raise Skip
         dtype = _WIDER.get(leaf.dtype, leaf.dtype) if wide else leaf.dtype
         return leaf.detach().clone().to(place, dtype).requires_grad_(leaf.requires_grad)
 
@@ -231,7 +295,7 @@ def _arguments(sample: Any, place: str, wide: bool = False) -> tuple[tuple[Any, 
     return tuple(tree_map(move, item) for item in (sample.input, *sample.args)), kwargs
 
 
-def _reference(info: Any, call: Callable[[], Any]) -> tuple[Any, bool]:
+def reference(info: Any, call: Callable[[], Any]) -> tuple[Any, bool]:
     """What the CPU gives, and whether its values are determined; where it raises there is nothing to compare."""
     state = torch.get_rng_state()
     try:
@@ -239,7 +303,7 @@ def _reference(info: Any, call: Callable[[], Any]) -> tuple[Any, bool]:
             warnings.simplefilter("ignore")
             answer = call()
     except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, AssertionError):
-        raise _Skip from None
+        raise Skip from None
     return answer, torch.equal(state, torch.get_rng_state()) and not _is_random(info)
 
 
@@ -249,45 +313,69 @@ def _is_random(info: Any) -> bool:
     return "wrapper_set_seed" in names or info.name.rpartition(".")[2] in UNINITIALIZED
 
 
-Compare = Callable[[Any, Any, str, dict[str, float], bool], None]
-"""Of actual and expected results, the device, the tolerances, and whether the values are determined."""
+Compare = Callable[[Any, Any, Setting, bool], None]
+"""Of actual and expected results, and whether the values are determined."""
 
 
-def _judge(
-    info: Any, call: Callable[[str, bool], Any], compare: Compare, device: str, limits: dict[str, float]
-) -> None:
-    """The device gives what the CPU gives; or, where the CPU rounds between the steps, what it gives in float64."""
-    expected, fixed = _reference(info, lambda: call("cpu", False))
-    actual = call(device, False)
+def _judge(setting: Setting, call: Callable[[str, bool], Any], compare: Compare) -> None:
+    """The device gives what the CPU gives, or what it gives in float64, or something at least as near to that."""
+    expected, fixed = reference(setting.info, lambda: call("cpu", False))
+    actual = call(setting.device, False)
     try:
-        compare(actual, expected, device, limits, fixed)
+        compare(actual, expected, setting, fixed)
     except AssertionError as error:
         try:
-            exact, _ = _reference(info, lambda: call("cpu", True))
-        except _Skip:
+            exact, _ = reference(setting.info, lambda: call("cpu", True))
+        except Skip:
             raise error from None
         leaves, structure = tree_flatten(expected)
         pairs = list(zip(tree_flatten(exact)[0], leaves, strict=True))
         if not any(_is_tensor(leaf) and wide.dtype is not leaf.dtype for wide, leaf in pairs):
             raise
         rounded = [wide.to(leaf.dtype) if _is_tensor(leaf) else wide for wide, leaf in pairs]
-        compare(actual, tree_unflatten(rounded, structure), device, limits, fixed)
+        try:
+            compare(actual, tree_unflatten(rounded, structure), setting, fixed)
+        except Far:
+            if not as_near(tree_flatten(actual)[0], leaves, [wide for wide, _ in pairs]):
+                raise
+
+
+def as_near(found: Sequence[Any], expected: Sequence[Any], exact: Sequence[Any]) -> bool:
+    """Whether the largest errors of results are at most those of the expected ones; what is no float must be equal."""
+    if len(found) != len(expected):
+        return False
+    for one, other, truth in zip(found, expected, exact, strict=True):
+        if not _is_tensor(other):
+            if one != other:
+                return False
+            continue
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return False
+        one, other = one.detach().cpu(), other.detach()
+        if not (other.dtype.is_floating_point or other.dtype.is_complex):
+            if not torch.equal(one, other):
+                return False
+            continue
+        ours, theirs = ((value.to(truth.dtype) - truth.detach()).abs() for value in (one, other))
+        if ours.numel() and not (ours.isfinite().all() and ours.max() <= theirs.max()):
+            return False
+    return True
 
 
 def _compare_determined(sample: Any) -> Compare:
     """As `_compare`; where results differ, only what the sample says is determined: not the sign of an eigenvector."""
 
-    def compare(actual: Any, expected: Any, device: str, limits: dict[str, float], fixed: bool) -> None:
+    def compare(actual: Any, expected: Any, setting: Setting, fixed: bool) -> None:
         try:
-            _compare(actual, expected, device, limits, fixed)
+            _compare(actual, expected, setting, fixed)
         except AssertionError:
             process = sample.output_process_fn_grad
-            _compare(process(actual), process(expected), device, limits, fixed)
+            _compare(process(actual), process(expected), setting, fixed)
 
     return compare
 
 
-def _compare(actual: Any, expected: Any, device: str, limits: dict[str, float], fixed: bool) -> None:
+def _compare(actual: Any, expected: Any, setting: Setting, fixed: bool) -> None:
     got, wanted = tree_flatten(actual)[0], tree_flatten(expected)[0]
     if len(got) != len(wanted):
         raise AssertionError(f"{len(got)} results instead of {len(wanted)}")
@@ -296,13 +384,16 @@ def _compare(actual: Any, expected: Any, device: str, limits: dict[str, float], 
             if fixed and one != other and not isinstance(other, torch.device):
                 raise AssertionError(f"{one!r} instead of {other!r}")
             continue
-        if one.device.type != torch.device(device).type:
+        if one.device.type != torch.device(setting.device).type:
             raise AssertionError(f"a result is on {one.device}")
         if one.shape != other.shape or one.dtype != other.dtype:
             raise AssertionError(f"{list(one.shape)} {one.dtype} instead of {list(other.shape)} {other.dtype}")
         if fixed:
-            rtol, atol = _limits_for(other.dtype, limits)
-            torch.testing.assert_close(one.detach().cpu(), other.detach(), equal_nan=True, rtol=rtol, atol=atol)
+            rtol, atol = _limits_for(other.dtype, setting.limits)
+            try:
+                torch.testing.assert_close(one.detach().cpu(), other.detach(), equal_nan=True, rtol=rtol, atol=atol)
+            except AssertionError as error:
+                raise Far(str(error)) from None
 
 
 def _limits_for(dtype: torch.dtype, limits: dict[str, float]) -> tuple[float, float]:
@@ -313,5 +404,5 @@ def _limits_for(dtype: torch.dtype, limits: dict[str, float]) -> tuple[float, fl
     return max(rtol, limits["rtol"]), max(atol, limits["atol"])
 
 
-def _short(error: Exception) -> str:
+def short(error: Exception) -> str:
     return " ".join(str(error).split())[:300]

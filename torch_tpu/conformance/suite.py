@@ -23,12 +23,16 @@ class Plan:
     ops: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ("float32", "bfloat16", "int64", "bool")
     phases: tuple[str, ...] = catalog.PHASES
+    modes: tuple[str, ...] = ("strict",)
+    places: tuple[str, ...] = (catalog.HERE,)
     limit: int = 0
     """At most so many samples of each case; 0: all."""
     shard: tuple[int, int] = (0, 1)
     workers: int = 1
     timeout: float = 120.0
     """Seconds a case may take."""
+    batch: int = 0
+    """A process ends after so many cases, which bounds its memory; 0: never."""
     output: Path | None = None
     """A file of JSON lines: what was run (first line), then one result a line. An existing one is continued."""
 
@@ -39,7 +43,7 @@ class Plan:
 
 def cases(plan: Plan) -> list[Case]:
     """The plan's cases, in a fixed order."""
-    return catalog.cases(plan.ops, plan.dtypes, plan.phases, plan.shard)
+    return catalog.cases(plan.ops, plan.dtypes, plan.phases, plan.shard, plan.modes, plan.places)
 
 
 def run(plan: Plan, chosen: Sequence[Case], progress: Callable[[Result], None] = lambda result: None) -> list[Result]:
@@ -56,6 +60,7 @@ def run(plan: Plan, chosen: Sequence[Case], progress: Callable[[Result], None] =
         header=plan.header(),
         workers=plan.workers,
         timeout=plan.timeout,
+        batch=plan.batch,
         output=plan.output,
     )
     return pool.run(how, chosen, progress)

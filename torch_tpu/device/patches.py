@@ -190,6 +190,47 @@ def grouped_products_are_traced_in_more_dtypes() -> None:
     module._meta_grouped_mm_common = common
 
 
+def operators_without_meta_kernels_are_tried_on_the_cpu() -> None:
+    """PyTorch finds what an operator without a meta kernel returns by a call on zeros, made by `zeros_like` of fake tensors.
+
+    The device's own `zeros_like` reads storages, which a fake tensor has not on the device, so such operators (`geqrf`,
+    `histogram`) could not be compiled. The CPU's results have the same sizes. To be removed when PyTorch makes the zeros
+    from sizes.
+    """
+    module: Any = sys.modules["torch._subclasses.fake_tensor"]
+    original = module.run_fallback_kernel
+
+    def run_fallback_kernel(fake_mode: Any, func: Any, flat_args: Any, args_spec: Any, error: Any) -> Any:
+        fakes = [arg for arg in flat_args if fake_mode.is_our_fake(arg)]
+        if torch.Tag.inplace_view in func.tags or all(fake.fake_device.type != "tpu" for fake in fakes):
+            return original(fake_mode, func, flat_args, args_spec, error)
+        known: dict[int, Any] = {}
+
+        def to_cpu(arg: Any) -> Any:
+            if not fake_mode.is_our_fake(arg):
+                return torch.device("cpu") if isinstance(arg, torch.device) else arg
+            zeros = torch.empty_strided(tuple(arg.shape), arg.stride(), dtype=arg.dtype).zero_()
+            known[id(zeros)] = arg
+            return zeros
+
+        def to_fake(result: Any) -> Any:
+            if not isinstance(result, torch.Tensor) or id(result) in known:
+                return known.get(id(result), result)
+            if result.untyped_storage()._cdata in storages:
+                raise error
+            meta = torch.empty_strided(result.shape, result.stride(), dtype=result.dtype, device="meta")
+            return fake_mode.fake_tensor_converter.from_meta_and_device(fake_mode, meta, torch.device("tpu", 0))
+
+        with module.no_dispatch():
+            given = [to_cpu(arg) for arg in flat_args]
+            storages = {arg.untyped_storage()._cdata for arg in given if isinstance(arg, torch.Tensor)}
+            args, kwargs = module.pytree.tree_unflatten(given, args_spec)
+            results = func(*args, **kwargs)
+            return module.pytree.tree_map(to_fake, results)
+
+    module.run_fallback_kernel = run_fallback_kernel
+
+
 def compiled_optimizers_keep_their_state_on_the_device() -> None:
     """Dynamo makes new optimizers `capturable` where their parameters are on CUDA or XPU devices.
 
@@ -208,6 +249,17 @@ def compiled_optimizers_keep_their_state_on_the_device() -> None:
         original(self, tx)
 
     OptimizerVariable._set_capturable = _set_capturable  # type: ignore[method-assign]
+
+
+def graphs_end_where_the_precision_is_set() -> None:
+    """Dynamo puts a call of `torch.set_float32_matmul_precision` into the graph and runs it while it traces.
+
+    Without it what follows in the function has the precision that was set last, for every device. To be removed when
+    Dynamo breaks the graph there.
+    """
+    rules = sys.modules["torch._dynamo.trace_rules"]
+    rules.torch_non_c_binding_in_graph_functions.pop("torch.set_float32_matmul_precision", None)
+    rules.get_torch_obj_rule_map().pop(torch.set_float32_matmul_precision, None)
 
 
 def _add_device_to_constants(function: Any, wanted: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from torch_tpu import hlo
+from torch_tpu.eager import origins
 from torch_tpu.eager.program import Program, aval_id, drop_unused, num_bytes, spec_of
 from torch_tpu.eager.trace import Trace, scalar_dtype
 from torch_tpu.hlo import Value
@@ -154,6 +155,7 @@ class Call:
             keep = [*keep[:place], *keep[place + 1 :], True]
             self.increment = self.trace.random_taken
         drop_unused(self.function, keep)
+        origins.note(self.function.name, self.function.blocks[0].lines)
         inputs = [self.operands[v.name] for v in self.function.arguments if v is not self.rng]
         scalars = [(index, self.scalars[op]) for index, op in enumerate(inputs) if op in self.scalars]
         return Program(self.function.name, self.function, outputs, scalars, self.increment), inputs

@@ -17,7 +17,6 @@ PROGRAM_SETTINGS = (
 )
 """The settings that programs depend on."""
 _XLA_PRECISION = {"medium": "DEFAULT", "high": "HIGH", "highest": "HIGHEST"}
-_PASSES = {"medium": 1, "high": 3, "highest": 6}
 _epochs: dict[tuple[Any, ...], int] = {}
 _configured = False
 
@@ -44,12 +43,13 @@ def programs_change() -> None:
         return  # what stood in for it is gone: this is called again when it starts
     on_cpu = platform.client().platform == "cpu"
     wanted = "medium" if settings.matmul_precision == "default" else settings.matmul_precision
-    passes = _PASSES[wanted] if on_cpu and settings.emulate_matmul_rounding else 0
-    hlo.use_precision("HIGHEST" if on_cpu else _XLA_PRECISION[wanted], passes)
+    imitate = on_cpu and settings.emulate_matmul_rounding
+    precision = "HIGHEST" if on_cpu and not imitate else _XLA_PRECISION[wanted]
+    hlo.use_precision(precision, imitate=imitate)
     state = (
         platform.client(),
-        wanted,
-        passes,
+        precision,
+        imitate,
         settings.allow_excess_precision,
         settings.xla_effort,
         settings.xla_options,

@@ -222,6 +222,8 @@ class Trace:
         functional = schema.form(op).functional
         assert functional is not None
         positional, named = self._values(op, functional, rule, _bind_arguments(op, args, kwargs), data)
+        for observer in observers:
+            observer.lowered(rule)
         return [
             v for v in registry.apply(rule, Context(rule.op, (), self.platform), positional, named) if v is not None
         ]

@@ -13,6 +13,8 @@ from torch_tpu.hlo.collective import replica_id as replica_id
 from torch_tpu.hlo.compute import *
 from torch_tpu.hlo.contraction import convolution as convolution
 from torch_tpu.hlo.contraction import dot_general as dot_general
+from torch_tpu.hlo.contraction import imitating as imitating
+from torch_tpu.hlo.contraction import in_passes as in_passes
 from torch_tpu.hlo.contraction import use_precision as use_precision
 from torch_tpu.hlo.core import Function, Number, Value, current, emit, emit_many, region  # noqa: F401
 from torch_tpu.hlo.dims import Dim as Dim

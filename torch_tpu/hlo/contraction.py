@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import torch
 
 from torch_tpu.hlo import layout
-from torch_tpu.hlo.arith import add, reduce_precision, subtract
+from torch_tpu.hlo.arith import add, convert, imag, is_finite, make_complex, real, reduce_precision, select, subtract
 from torch_tpu.hlo.core import Value, current, emit
 from torch_tpu.hlo.dims import Dim, decided, require_whole
 from torch_tpu.hlo.shape import _ints
@@ -16,20 +15,31 @@ from torch_tpu.hlo.types import tensor_type
 
 PRECISION = "DEFAULT"
 """Of dots and convolutions: DEFAULT, HIGH or HIGHEST. Set by `use_precision`."""
-PASSES = 0
-"""Where the platform would compute exactly: how many bfloat16 passes of an MXU to imitate (1, 3 or 6), or 0."""
+_IMITATE = False
 
-_TERMS = {1: [(0, 0)], 3: [(0, 0), (0, 1), (1, 0)], 6: [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (2, 0)]}
+_PARTS = {"DEFAULT": 1, "HIGH": 2, "HIGHEST": 3}
+"""Into how many bfloat16 numbers an MXU splits each operand of a product."""
+_WIDTH = {torch.float32: 3, torch.float16: 2}
+"""How many of them hold a number exactly: more are not made. The dtypes that an MXU splits at all."""
 
 
-def use_precision(name: str, passes: int = 0) -> None:
-    """Sets the precision of the dots and convolutions that are built from now on."""
-    global PRECISION, PASSES
-    PRECISION, PASSES = name, passes
+def use_precision(name: str, *, imitate: bool = False) -> None:
+    """Sets the precision of the dots and convolutions that are built from now on.
+
+    Args:
+        imitate: the platform would compute exactly, and is to round as an MXU does at this precision.
+    """
+    global PRECISION, _IMITATE
+    PRECISION, _IMITATE = name, imitate
+
+
+def imitating() -> bool:
+    """Whether products are built to round as on an MXU, on a platform that has none."""
+    return _IMITATE
 
 
 def _bfloat16_parts(x: Value, count: int) -> list[Value]:
-    """float32 as a sum of numbers that bfloat16 holds, largest first."""
+    """float32 as a sum of numbers that bfloat16 holds, largest first, each rounded to nearest even."""
     parts = []
     for _ in range(count):
         part = reduce_precision(x, 8, 7)
@@ -38,25 +48,46 @@ def _bfloat16_parts(x: Value, count: int) -> list[Value]:
     return parts
 
 
-def _imitated(x: Value, y: Value) -> bool:
-    return bool(PASSES) and x.dtype is torch.float32 and y.dtype is torch.float32
+def in_passes(product: Callable[[Value, Value], Value], x: Value, y: Value, precision: str | None = None) -> Value:
+    """product(x, y), formed as on an MXU where the platform imitates one: in passes over bfloat16 numbers.
 
+    Each operand is split into parts x0 + x1 + x2, each at most 2**-8 of the one before. A pass is a product of parts,
+    exact but for its accumulation in float32; passes are added up, smallest first. Kept are the x_i y_j with i + j
+    below the number of parts: one, three or six. float16 is two parts, so it takes three passes at most, and loses
+    three bits in one. Sources: Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For
+    Higher-Precision Computations", 2019; XLA's algorithms BF16_BF16_F32, its X3 and X6 (dot_algorithm_rewriter.cc). The
+    TPU compiler's own estimates of time have the same ratios, also for float16.
 
-def _in_passes(product: Callable[[Value, Value], Value], x: Value, y: Value) -> Value:
-    """A float32 product as an MXU forms it: products of bfloat16 parts, accumulated in float32.
-
-    One pass keeps the leading parts, three and six also the cross terms with the second and third ones. Source:
-    Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision
-    Computations", 2019.
+    Args:
+        product: linear in each operand; float32 for float32 operands.
+        precision: PRECISION unless given.
     """
-    count = {1: 1, 3: 2, 6: 3}[PASSES]
-    left, right = _bfloat16_parts(x, count), _bfloat16_parts(y, count)
+    if not _IMITATE or x.dtype is not y.dtype or x.dtype not in _WIDTH:
+        return product(x, y)
+    count = min(_PARTS[precision or PRECISION], _WIDTH[x.dtype])
+    left, right = (_bfloat16_parts(convert(operand, torch.float32), count) for operand in (x, y))
     total: Value | None = None
-    for i, j in reversed(_TERMS[PASSES]):  # small terms first
-        term = product(left[i], right[j])
-        total = term if total is None else add(total, term)
-    assert total is not None
-    return total
+    for order in reversed(range(1, count)):
+        for i in sorted(range(order + 1), key=lambda i: abs(2 * i - order)):
+            term = product(left[i], right[order - i])
+            total = term if total is None else add(total, term)
+    leading = product(left[0], right[0])
+    if total is None:
+        return leading
+    # Of an infinity, or of what bfloat16 rounds to one, the leading product says all; its other parts are no numbers.
+    return add(select(is_finite(total), total, 0), leading)
+
+
+def _sum_dtype(x: Value, dtype: torch.dtype) -> torch.dtype:
+    """What a product is accumulated in that is to give dtype: float32 for the passes of an imitated MXU."""
+    return torch.float32 if _IMITATE and x.dtype is torch.float32 else dtype
+
+
+def _complex_in_passes(product: Callable[[Value, Value], Value], x: Value, y: Value) -> Value:
+    """A complex product by Gauss's three real ones, as the TPU compiler writes it."""
+    a, b, c, d = real(x), imag(x), real(y), imag(y)
+    shared = product(add(a, b), c)
+    return make_complex(subtract(shared, product(b, add(c, d))), add(shared, product(a, subtract(d, c))))
 
 
 def dot_general(
@@ -75,9 +106,15 @@ def dot_general(
     dtype, precision = dtype or x.dtype, precision or PRECISION
     if current().sizes:
         x, y = _contractable(x, y, contract, batch)
-    if _imitated(x, y):
-        return _in_passes(partial(_dot_general, contract=contract, batch=batch, dtype=dtype, precision=precision), x, y)
-    return _dot_general(x, y, contract=contract, batch=batch, dtype=dtype, precision=precision)
+
+    written = "HIGHEST" if _IMITATE else precision  # passes that are written out are exact themselves
+
+    def product(a: Value, b: Value) -> Value:
+        return _dot_general(a, b, contract=contract, batch=batch, dtype=_sum_dtype(a, dtype), precision=written)
+
+    if _IMITATE and x.dtype is y.dtype is torch.complex64:
+        return _complex_in_passes(lambda a, b: in_passes(product, a, b, precision), x, y)
+    return convert(in_passes(product, x, y, precision), dtype)
 
 
 def _contractable(
@@ -129,18 +166,17 @@ def convolution(
     dtype: torch.dtype | None = None,
 ) -> Value:
     """A convolution. Specs are StableHLO's dimension labels, by default "bf01", "oi01", "bf01" (NCHW, OIHW, NCHW)."""
-    if _imitated(x, kernel):
-        same = partial(
-            _convolution, stride=stride, padding=padding, lhs_dilation=lhs_dilation, rhs_dilation=rhs_dilation,
+    dtype = dtype or x.dtype
+    written = "HIGHEST" if _IMITATE else PRECISION
+
+    def product(a: Value, b: Value) -> Value:
+        return _convolution(
+            a, b, stride=stride, padding=padding, lhs_dilation=lhs_dilation, rhs_dilation=rhs_dilation,
             groups=groups, batch_groups=batch_groups, lhs_spec=lhs_spec, rhs_spec=rhs_spec, out_spec=out_spec,
-            reverse=reverse, dtype=dtype,
+            reverse=reverse, dtype=_sum_dtype(a, dtype), precision=written,
         )  # fmt: skip
-        return _in_passes(same, x, kernel)
-    return _convolution(
-        x, kernel, stride=stride, padding=padding, lhs_dilation=lhs_dilation, rhs_dilation=rhs_dilation,
-        groups=groups, batch_groups=batch_groups, lhs_spec=lhs_spec, rhs_spec=rhs_spec, out_spec=out_spec,
-        reverse=reverse, dtype=dtype,
-    )  # fmt: skip
+
+    return convert(in_passes(product, x, kernel), dtype)
 
 
 def _convolution(
@@ -157,7 +193,8 @@ def _convolution(
     rhs_spec: str | None,
     out_spec: str | None,
     reverse: Sequence[bool] | None,
-    dtype: torch.dtype | None,
+    dtype: torch.dtype,
+    precision: str,
 ) -> Value:
     rank = x.ndim - 2
     spatial = "".join(map(str, range(rank)))
@@ -166,7 +203,7 @@ def _convolution(
         require_whole([x.shape[lhs_spec.index("f")], *kernel.shape], "a convolution over channels or with a kernel")
         places = [lhs_spec.index(label) for label in spatial]
         x = layout.masked(layout.compact(x, places), places, 0)
-    out_spec, dtype = out_spec or f"bf{spatial}", dtype or x.dtype
+    out_spec = out_spec or f"bf{spatial}"
     left, right = tuple(lhs_dilation or (1,) * rank), tuple(rhs_dilation or (1,) * rank)
     sizes: dict[str, int] = {}
     sizes["b"] = x.shape[lhs_spec.index("b")] // batch_groups
@@ -190,7 +227,7 @@ def _convolution(
         f"window = {{stride = [{_ints(stride)}], pad = {pads}, lhs_dilate = [{_ints(left)}], "
         f"rhs_dilate = [{_ints(right)}], reverse = {flips}}} "
         f"{{batch_group_count = {batch_groups} : i64, feature_group_count = {groups} : i64, "
-        f"precision_config = [#stablehlo<precision {PRECISION}>, #stablehlo<precision {PRECISION}>]}} : "
+        f"precision_config = [#stablehlo<precision {precision}>, #stablehlo<precision {precision}>]}} : "
         f"({x.type}, {kernel.type}) -> {tensor_type(shape, dtype)}",
         shape,
         dtype,

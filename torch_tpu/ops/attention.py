@@ -73,7 +73,7 @@ class Scores:
 
     def product(self, weights: Value, x: Value, rows: int = 1) -> Value:
         """weights @ x, or weights.T @ x for rows=0 (the weights' rows are summed)."""
-        dtype = weights.dtype if self.platform == "cpu" else x.dtype
+        dtype = weights.dtype if self.platform == "cpu" and not hlo.imitating() else x.dtype
         return self.dot(hlo.convert(self.join(weights), dtype), hlo.convert(x, dtype), rows, 0)
 
 

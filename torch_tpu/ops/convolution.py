@@ -18,7 +18,7 @@ import torch
 
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
-from torch_tpu.ops.matmul import contract
+from torch_tpu.ops.matmul import contract, is_wide_integer
 from torch_tpu.ops.registry import Context, lowering
 
 _MOST_PLACES = 64
@@ -63,6 +63,10 @@ class Geometry:
     def depthwise(self, channels: int, kernel: Sequence[int]) -> bool:
         """One input channel a group, on the platform where that is better written out."""
         return self.platform == "cpu" and 1 < self.groups == channels and prod(kernel) <= _MOST_PLACES
+
+    def by_places(self, dtype: torch.dtype) -> bool:
+        """Whether the platform has no convolution of a dtype, so that it is written out."""
+        return self.platform == "tpu" and is_wide_integer(dtype)
 
     def places(self, kernel: Sequence[int]) -> Iterator[tuple[int, ...]]:
         """Every index of a kernel."""
@@ -109,7 +113,9 @@ def forward(x: Value, weight: Value, geometry: Geometry) -> Value:
     if geometry.pointwise(kernel):
         return _mix_channels(weight, _strided(x, geometry), (1, 1))
     if geometry.depthwise(x.shape[1], kernel):
-        return _depthwise(x, weight, geometry, size)
+        return hlo.in_passes(lambda a, b: _depthwise(a, b, geometry, size), x, weight)
+    if geometry.by_places(dtype):
+        return _by_places(_pad(x, [(p, p) for p in geometry.padding]), weight, geometry, size)
     return hlo.convolution(
         x,
         weight,
@@ -142,11 +148,13 @@ def input_gradient(grad: Value, weight: Value, size: Sequence[int], geometry: Ge
     reversed_weight = hlo.reverse(weight, range(2, weight.ndim))
     plain = Geometry([1], [0], geometry.dilation, groups, geometry.rank, geometry.platform)
     if weight.shape[:2] == (groups, 1) and geometry.depthwise(shape[1], kernel):
-        return _depthwise(_pad(grad, pads, spread), reversed_weight, plain, size)
+        return hlo.in_passes(lambda a, b: _depthwise(_pad(a, pads, spread), b, plain, size), grad, reversed_weight)
     if groups > 1:
         grouped = hlo.reshape(reversed_weight, (groups, weight.shape[0] // groups, *weight.shape[1:]))
         moved = hlo.move_dim(grouped, 0, 1)
         reversed_weight = hlo.reshape(moved, (moved.shape[0], moved.shape[1] * moved.shape[2], *kernel))
+    if geometry.by_places(dtype):
+        return _by_places(_pad(grad, pads, spread), hlo.move_dim(reversed_weight, 0, 1), plain, size)
     spatial = "".join(map(str, range(geometry.rank)))
     return hlo.convolution(
         grad,
@@ -186,7 +194,7 @@ def weight_gradient(x: Value, grad: Value, kernel: Sequence[int], geometry: Geom
         )
     ]
     if geometry.depthwise(x.shape[1], kernel):
-        return _depthwise_weight(_pad(x, pads), grad, kernel, geometry)
+        return hlo.in_passes(lambda a, b: _depthwise_weight(_pad(a, pads), b, kernel, geometry), x, grad)
     x = _pad(x, [(0, min(high, 0)) for _, high in pads])
     pads = [(low, max(high, 0)) for low, high in pads]
     spatial = "".join(map(str, range(geometry.rank)))
@@ -231,7 +239,30 @@ def _channel_products(x: Value, grad: Value, shape: Sequence[int]) -> Value:
     return hlo.reshape(hlo.reduce_sum(contract(left, right, ([2], [2]), ([0], [0])), [0]), shape)
 
 
-# Depthwise kernels
+# Kernels written out
+
+
+def _meets(padded: Value, place: Sequence[int], geometry: Geometry, size: Sequence[int]) -> Value:
+    """The inputs [N, C, ...] that a place of the kernel meets, one for each output."""
+    start = [index * d for index, d in zip(place, geometry.dilation, strict=True)]
+    limit = [low + n for low, n in zip(start, geometry.reach(size), strict=True)]
+    return hlo.slice(padded, [0, 0, *start], [*padded.shape[:2], *limit], [1, 1, *geometry.stride])
+
+
+def _by_places(padded: Value, weight: Value, geometry: Geometry, size: Sequence[int]) -> Value:
+    """The sum over the kernel's places of dots over channels; [N, C, ...] (padded) to [N, K, ...]."""
+    groups, samples = geometry.groups, padded.shape[0]
+    matrices = hlo.reshape(weight, (groups, weight.shape[0] // groups, *weight.shape[1:]))
+    total = None
+    for place in geometry.places(weight.shape[2:]):
+        part = _meets(padded, place, geometry, size)
+        part = hlo.reshape(part, (samples, groups, part.shape[1] // groups, prod(size)))
+        matrix = hlo.slice(matrices, [0, 0, 0, *place], [*matrices.shape[:3], *(index + 1 for index in place)])
+        matrix = hlo.reshape(matrix, matrices.shape[:3])
+        term = contract(matrix, part, ([2], [2]), ([0], [1]), platform=geometry.platform)
+        total = term if total is None else total + term
+    assert total is not None, "a kernel has a place"
+    return hlo.reshape(hlo.move_dim(total, 2, 0), (samples, weight.shape[0], *size))
 
 
 def _depthwise(x: Value, weight: Value, geometry: Geometry, size: Sequence[int]) -> Value:
@@ -242,11 +273,9 @@ def _depthwise(x: Value, weight: Value, geometry: Geometry, size: Sequence[int])
     channels, multiple = x.shape[1], weight.shape[0] // x.shape[1]
     padded = _pad(hlo.convert(x, dtype), [(p, p) for p in geometry.padding])
     weight = hlo.convert(weight, dtype)
-    reach, total = geometry.reach(size), None
+    total = None
     for place in geometry.places(weight.shape[2:]):
-        start = [index * d for index, d in zip(place, geometry.dilation, strict=True)]
-        limit = [low + n for low, n in zip(start, reach, strict=True)]
-        part = hlo.slice(padded, [0, 0, *start], [*padded.shape[:2], *limit], [1, 1, *geometry.stride])
+        part = _meets(padded, place, geometry, size)
         factor = hlo.slice(weight, [0, 0, *place], [weight.shape[0], 1, *(index + 1 for index in place)])
         part = hlo.expand_dims(part, [2]) if multiple > 1 else part
         lead = (1, channels, multiple) if multiple > 1 else (1, channels)

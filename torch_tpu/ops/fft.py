@@ -1,14 +1,18 @@
 """Fourier transforms: PyTorch's three internal functions, over any dimensions.
 
-XLA transforms at most three dimensions at once, the last ones: each group of up to three is moved there.
+XLA transforms at most three dimensions at once, the last ones: each group of up to three is moved there. The TPU
+compiler has no transforms in double precision: there they are dots (`dft.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
+from torch_tpu.ops import dft
 from torch_tpu.ops.registry import Context, lowering
 
 _MOST = 3
@@ -26,30 +30,36 @@ def _scale(x: Value, factor: float) -> Value:
     return x if factor == 1.0 else hlo.multiply(x, factor)
 
 
-def _transform(x: Value, dims: Sequence[int], kind: str) -> Value:
+def _fft(platform: str, x: Value, kind: str, lengths: Sequence[int]) -> Value:
+    """XLA's transform of the last dimensions; the inverse ones divide by the lengths."""
+    double = x.dtype in (torch.float64, torch.complex128)
+    return dft.transform(x, kind, lengths) if platform == "tpu" and double else hlo.fft(x, kind, lengths)
+
+
+def _transform(platform: str, x: Value, dims: Sequence[int], kind: str) -> Value:
     """A complex FFT or IFFT over dimensions, without scaling but XLA's own (IFFT divides by the sizes)."""
     for start in range(0, len(dims), _MOST):
         group = list(dims[start : start + _MOST])
         order = [dim for dim in range(x.ndim) if dim not in group] + group
         back = sorted(range(x.ndim), key=order.__getitem__)
         lengths = [x.shape[dim] for dim in group]
-        x = hlo.transpose(hlo.fft(hlo.transpose(x, order), kind, lengths), back)
+        x = hlo.transpose(_fft(platform, hlo.transpose(x, order), kind, lengths), back)
     return x
 
 
-def _complex(x: Value, dims: Sequence[int], normalization: int, forward: bool) -> Value:
+def _complex(platform: str, x: Value, dims: Sequence[int], normalization: int, forward: bool) -> Value:
     sizes = [x.shape[dim] for dim in dims]
     factor = _factor(normalization, sizes)
     if forward:
-        return _scale(_transform(x, dims, "FFT"), factor)
-    return _scale(_transform(x, dims, "IFFT"), factor / _factor(2, sizes))
+        return _scale(_transform(platform, x, dims, "FFT"), factor)
+    return _scale(_transform(platform, x, dims, "IFFT"), factor / _factor(2, sizes))
 
 
 @lowering("_fft_c2c")
 def fft_c2c(ctx: Context, x: Value, dim: Sequence[int], normalization: int, forward: bool) -> Value:
     if x.numel == 0 or not dim:
         return x
-    return _complex(x, [d % x.ndim for d in dim], normalization, forward)
+    return _complex(ctx.platform, x, [d % x.ndim for d in dim], normalization, forward)
 
 
 @lowering("_fft_r2c")
@@ -59,12 +69,12 @@ def fft_r2c(ctx: Context, x: Value, dim: Sequence[int], normalization: int, ones
     if ctx.out.shape and 0 in ctx.out.shape:
         return hlo.full(ctx.out.shape, 0, ctx.out.dtype)
     if not onesided:
-        return _complex(hlo.make_complex(x, hlo.zeros_like(x)), dims, normalization, True)
+        return _complex(ctx.platform, hlo.make_complex(x, hlo.zeros_like(x)), dims, normalization, True)
     last = dims[-1]
     factor = _factor(normalization, [x.shape[d] for d in dims])
-    half = hlo.fft(hlo.move_dim(x, last, -1), "RFFT", [x.shape[last]])
+    half = _fft(ctx.platform, hlo.move_dim(x, last, -1), "RFFT", [x.shape[last]])
     half = hlo.move_dim(half, -1, last)
-    return _scale(_transform(half, dims[:-1], "FFT"), factor)
+    return _scale(_transform(ctx.platform, half, dims[:-1], "FFT"), factor)
 
 
 @lowering("_fft_c2r")
@@ -75,8 +85,8 @@ def fft_c2r(ctx: Context, x: Value, dim: Sequence[int], normalization: int, last
     if 0 in ctx.out.shape:
         return hlo.full(ctx.out.shape, 0, ctx.out.dtype)
     sizes = [*(x.shape[d] for d in dims[:-1]), last_dim_size]
-    x = hlo.move_dim(_transform(x, dims[:-1], "IFFT"), last, -1)
+    x = hlo.move_dim(_transform(ctx.platform, x, dims[:-1], "IFFT"), last, -1)
     missing = last_dim_size // 2 + 1 - x.shape[-1]
     x = hlo.pad(x, [0] * x.ndim, [0] * (x.ndim - 1) + [missing])
-    real = hlo.move_dim(hlo.fft(x, "IRFFT", [last_dim_size]), -1, last)
+    real = hlo.move_dim(_fft(ctx.platform, x, "IRFFT", [last_dim_size]), -1, last)
     return _scale(real, _factor(normalization, sizes) / _factor(2, sizes))

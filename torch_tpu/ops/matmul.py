@@ -36,16 +36,33 @@ def contract(x: Value, y: Value, dims: Dims, batch: Dims = ((), ()), *, platform
         return hlo.dot_general(*narrow, contract=dims, batch=batch, dtype=torch.int32)
     if dtype in (torch.int16, torch.uint16):
         x, y = hlo.convert(x, torch.int32), hlo.convert(y, torch.int32)
-    elif dtype.is_complex and platform == "cpu" and _num_products(x, y, dims, batch) > 1 << 20:
+    elif dtype.is_complex and platform == "cpu" and not hlo.imitating() and _num_products(x, y, dims, batch) > 1 << 20:
         return _complex_dot(x, y, dims, batch)
-    elif (
-        dtype.itemsize == 8
-        and hlo.is_integer(dtype)
-        and platform == "cpu"
-        and _num_products(x, y, dims, batch) > 1 << 16
-    ):
+    elif platform == "tpu" and is_wide_integer(dtype):
+        return _sum_of_products(x, y, dims, batch)
+    elif is_wide_integer(dtype) and platform == "cpu" and _num_products(x, y, dims, batch) > 1 << 16:
         y, dims, batch = _contracted_last(y, dims, batch)
     return hlo.dot_general(x, y, contract=dims, batch=batch, dtype=hlo.compute_dtype(x.dtype))
+
+
+def is_wide_integer(dtype: torch.dtype) -> bool:
+    """A 64-bit integer, of which TPUs have no dots and convolutions: their compiler refuses them."""
+    return dtype in (torch.int64, torch.uint64)
+
+
+def _sum_of_products(x: Value, y: Value, dims: Dims, batch: Dims) -> Value:
+    """The dot as a product of every pair of elements and a sum, which XLA fuses: nothing of that size is in memory."""
+    sides = []
+    for side, value in enumerate((x, y)):
+        free = [dim for dim in range(value.ndim) if dim not in {*batch[side], *dims[side]}]
+        sides.append((hlo.transpose(value, [*batch[side], *free, *dims[side]]), len(free)))
+    (left, rows), (right, columns) = sides
+    lead, last = len(batch[0]), len(dims[0])
+    shape = (*left.shape[: lead + rows], *right.shape[lead : lead + columns], *left.shape[lead + rows :])
+    shared, ends = range(lead), range(lead + rows + columns, lead + rows + columns + last)
+    left = hlo.broadcast_in_dim(left, shape, [*shared, *range(lead, lead + rows), *ends])
+    right = hlo.broadcast_in_dim(right, shape, [*shared, *range(lead + rows, lead + rows + columns), *ends])
+    return hlo.reduce_sum(left * right, list(ends))
 
 
 def _num_products(x: Value, y: Value, dims: Dims, batch: Dims) -> int:
@@ -300,8 +317,9 @@ def _sum_product(x: Labelled, y: Labelled, keep: set[int], platform: str) -> Lab
     """The product of two labelled values, summed over labels not in `keep`."""
     shared = set(x[1]) & set(y[1])
     (left, names), (right, others) = _sum_away(x, keep | shared), _sum_away(y, keep | shared)
-    if left.dtype is not right.dtype:  # one of them is an intermediate, in float32
-        left, right = (hlo.convert(value, hlo.compute_dtype(value.dtype)) for value in (left, right))
+    if left.dtype is not right.dtype:  # one of them is an intermediate, in float32 or int32
+        dtype = torch.promote_types(left.dtype, right.dtype)
+        left, right = hlo.convert(left, dtype), hlo.convert(right, dtype)
     batch = [name for name in names if name in shared and name in keep]
     summed = [name for name in names if name in shared and name not in keep]
     product = contract(

@@ -1,6 +1,14 @@
-"""What is known of each TPU generation without asking a TPU: names and memory."""
+"""What is known of each TPU generation without asking a TPU: names, memory and speeds.
+
+Sources: Cloud TPU's pages on v5e, v5p, v6e and TPU7x (docs.cloud.google.com/tpu/docs). What is marked as libtpu's was
+found with libtpu 0.0.52: the compiler says how much memory it has in its message when a program does not fit, and its
+estimates for large matrix products approach so many operations a cycle.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from torch_tpu.runtime import platform
 
@@ -15,7 +23,7 @@ HBM_BYTES: dict[str, int] = {
     "TPU v6e": 32 * GIB,
     "TPU v7x": 96 * GIB,
 }
-"""HBM of one device. Source: Cloud TPU's system architecture pages; a v7x chip has two devices of 96 GiB."""
+"""HBM of one device; a v7x chip has two devices of 96 GiB."""
 
 KINDS: dict[str, str] = {
     "TPU v5 lite": "TPU v5e",
@@ -24,6 +32,64 @@ KINDS: dict[str, str] = {
     "TPU7x": "TPU v7x",
 }
 """PJRT's device kind -> the name people use."""
+
+
+@dataclass(frozen=True)
+class Chip:
+    """Facts of one generation. All figures are of one device; a v7x chip has two."""
+
+    name: str
+    usable_hbm: int
+    """Bytes that libtpu lets a program have."""
+    peaks: Mapping[str, float]
+    """Operations a second of the matrix units, for operands in "bf16", "int8" and "fp8"."""
+    hbm_bytes_per_second: float
+    matrix_flops_per_cycle: int
+    """In bfloat16, by libtpu's estimates: the number of matrix units times twice their area."""
+
+    @property
+    def hbm(self) -> int:
+        """Bytes."""
+        return HBM_BYTES[self.name]
+
+    @property
+    def cycles_per_second(self) -> float:
+        """The clock at which the matrix units reach the published peak: what turns libtpu's cycles into seconds."""
+        return self.peaks["bf16"] / self.matrix_flops_per_cycle
+
+
+CHIPS: dict[str, Chip] = {
+    "v5e": Chip(
+        "TPU v5e",
+        usable_hbm=int(15.75 * GIB),
+        peaks={"bf16": 197e12, "int8": 393e12, "fp8": 197e12},
+        hbm_bytes_per_second=819e9,
+        matrix_flops_per_cycle=4 * 2 * 128**2,
+    ),
+    "v5p": Chip(
+        "TPU v5p",
+        usable_hbm=int(95.73 * GIB),
+        peaks={"bf16": 459e12, "int8": 918e12, "fp8": 459e12},
+        hbm_bytes_per_second=2765e9,
+        matrix_flops_per_cycle=8 * 2 * 128**2,
+    ),
+    "v6e": Chip(
+        "TPU v6e",
+        usable_hbm=int(31.24 * GIB),
+        peaks={"bf16": 918e12, "int8": 1836e12, "fp8": 918e12},
+        hbm_bytes_per_second=1638e9,
+        matrix_flops_per_cycle=4 * 2 * 256**2,
+    ),
+    # int8 of v7x is not published; libtpu's estimates are those of bfloat16.
+    "v7x": Chip(
+        "TPU v7x",
+        usable_hbm=int(94.74 * GIB),
+        peaks={"bf16": 2307e12 / 2, "int8": 2307e12 / 2, "fp8": 4614e12 / 2},
+        hbm_bytes_per_second=7380e9 / 2,
+        matrix_flops_per_cycle=4 * 2 * 256**2,
+    ),
+}
+"""By the names of `Topology.generation`."""
 
 
 def name() -> str:

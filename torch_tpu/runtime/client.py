@@ -26,7 +26,7 @@ import ml_dtypes
 import numpy as np
 from jaxlib import _jax, xla_client
 
-from torch_tpu.runtime import cache, lapack, mlir, options
+from torch_tpu.runtime import cache, chips, lapack, mlir, options
 from torch_tpu.runtime.job import Job
 
 log = logging.getLogger("torch_tpu")
@@ -228,7 +228,9 @@ class Client:
         try:
             built = build(mlir.parse(text))
         except (ValueError, xla_client.XlaRuntimeError) as error:
-            raise errors.compile_failed(name_of(text), str(error), text) from error
+            kind = chips.KINDS.get(self.device_kind, self.platform.upper())
+            dtypes = mlir.element_types(text)
+            raise errors.compile_failed(name_of(text), str(error), text, dtypes, kind) from None
         seconds = time.perf_counter() - start
         counters.compiles += 1
         counters.compile_seconds += seconds

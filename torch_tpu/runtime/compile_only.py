@@ -150,6 +150,15 @@ class Planned:
         """
         return self._client.build(self)
 
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What the program's machine code depends on besides its text and options."""
+        return self._client.environment
+
+    def compile_raw(self, module: Any, overrides: Sequence[tuple[str, Any]]) -> Any:
+        """As `CompileOnlyClient.compile_raw`."""
+        return self._client.compile_raw(self, module, overrides)
+
     def optimized_text(self) -> str:
         return self.built.optimized_text() or ""
 
@@ -209,6 +218,24 @@ class CompileOnlyClient(Client):
         Raises:
             CompileError: the compiler refused it, or it wants more devices than the topology has.
         """
+        built = Built(
+            self._compile(
+                planned.key, planned.text, planned.effort, lambda module: self.compile_raw(planned, module, ())
+            )
+        )
+        self._keep(planned.key, planned.text, built.serialize)
+        return built
+
+    def compile_raw(self, planned: Planned, module: Any, overrides: Sequence[tuple[str, Any]]) -> Any:
+        """jaxlib's executable of a parsed program, kept nowhere.
+
+        Args:
+            overrides: further XLA options.
+
+        Raises:
+            CompileError: it wants more devices than the topology has.
+            XlaRuntimeError: the compiler refused it.
+        """
         places = planned.processes or (0,)
         if max(places) >= len(self._topology_devices):
             raise errors.CompileError(
@@ -220,13 +247,8 @@ class CompileOnlyClient(Client):
             )
         devices = [self._topology_devices[place] for place in places]
         how = options.options(planned.effort, "tpu", [device.id for device in devices])
-
-        def build(module: Any) -> Any:
-            return self.raw.compile(module, xla_client.DeviceList(tuple(devices)), how)
-
-        built = Built(self._compile(planned.key, planned.text, planned.effort, build))
-        self._keep(planned.key, planned.text, built.serialize)
-        return built
+        how.env_option_overrides = [*how.env_option_overrides, *overrides]
+        return self.raw.compile(module, xla_client.DeviceList(tuple(devices)), how)
 
     def _put(self, host: Any, semantics: Any) -> Absent:
         known = host.nbytes <= KEPT_BYTES

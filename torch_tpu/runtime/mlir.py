@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from io import BytesIO
 from typing import Any
@@ -54,3 +55,32 @@ def portable_artifact(text: str, version: str | None = None) -> bytes:
 def from_portable_artifact(artifact: bytes) -> str:
     """The text of a portable artifact."""
     return str(ir.Module.parse(stablehlo.deserialize_portable_artifact_str(artifact), context()))
+
+
+def dot_numbers(operation: Any) -> Any:
+    """The dimension numbers of a `stablehlo.dot_general`."""
+    return stablehlo.DotDimensionNumbers(operation.attributes["dot_dimension_numbers"])
+
+
+def convolution_numbers(operation: Any) -> Any:
+    """The dimension numbers of a `stablehlo.convolution`."""
+    return stablehlo.ConvDimensionNumbers(operation.attributes["dimension_numbers"])
+
+
+_ELEMENT = re.compile(r"tensor<(?:[^<>]*x)?(complex<f\d+>|[a-z]+\d+[A-Z0-9]*)>")
+_WORDS = {"i1": "bool", "bf16": "bfloat16", "complex<f32>": "complex64", "complex<f64>": "complex128"}
+_KINDS = {"i": "int", "si": "int", "ui": "uint", "f": "float"}
+
+
+def element_types(program: str) -> list[str]:
+    """The dtypes of what a StableHLO program takes and returns, as PyTorch calls them.
+
+    >>> element_types("func.func public @main(%arg0: tensor<2xi64>) -> (tensor<bf16>) {")
+    ['int64', 'bfloat16']
+    """
+    _, _, signature = program.partition("@main(")
+    found = []
+    for element in _ELEMENT.findall(signature.partition("\n")[0]):
+        letters = element.rstrip("0123456789")
+        found.append(_WORDS.get(element) or _KINDS.get(letters, letters) + element[len(letters) :])
+    return list(dict.fromkeys(found))

@@ -100,7 +100,7 @@ def transformers_recipe(model_type: str) -> Recipe:
     for kind, narrow in [*((kind, True) for kind in found[:4]), (found[0], False)]:
         try:
             config = shrink(config_class(**default), default | rules.get("config", {}), narrow=narrow)
-            return _recipe(kind, config, rules.get("inputs", {}))
+            return recipe_of(kind, config, rules.get("inputs", {}))
         except NotApplicable as error:
             reasons.append(str(error))
         except Exception as error:  # noqa: BLE001 - any failure to build is a reason
@@ -108,13 +108,21 @@ def transformers_recipe(model_type: str) -> Recipe:
     raise NotApplicable("; ".join(dict.fromkeys(reasons)))
 
 
-def _recipe(kind: Any, config: Any, given: Mapping[str, Any]) -> Recipe:
-    """The first layout of inputs that the class runs with on the CPU."""
+def recipe_of(kind: Any, config: Any, given: Mapping[str, Any], limit: int | None = MAX_PARAMETERS) -> Recipe:
+    """The first layout of inputs that the class runs with on the CPU.
+
+    Args:
+        given: sizes and values of inputs, as in `exceptions.toml`.
+        limit: the most parameters.
+
+    Raises:
+        NotApplicable: it has more parameters, or no layout of inputs made here fits.
+    """
     for part in _nested(config):
         part.use_cache = False if part is not config else getattr(part, "use_cache", None)
     with torch.device("meta"):
         count = sum(parameter.numel() for parameter in kind(copy.deepcopy(config)).parameters())
-    if count > MAX_PARAMETERS:
+    if limit is not None and count > limit:
         raise NotApplicable(f"{kind.__name__}: {count / 1e6:.0f}M parameters, the rules do not make it small")
     torch.manual_seed(SEED)
     model = kind(config).float().eval()

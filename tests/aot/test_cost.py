@@ -1,0 +1,181 @@
+"""The cost of programs that the TPU compiler has compiled: loops count as often as they run, and what is missing is named."""
+
+import math
+
+import pytest
+import torch
+
+from torch_tpu import aot
+from torch_tpu.aot import cost, stablehlo
+from torch_tpu.runtime import compile_only
+from torch_tpu.runtime.chips import CHIPS, HBM_BYTES
+from torch_tpu.runtime.examine import examine
+from torch_tpu.runtime.topology import GENERATIONS, Topology
+
+N = 512
+TYPE = f"tensor<{N}x{N}xbf16>"
+ONE = 2 * N**3
+STEPS = 12
+
+
+def step(number, source, target):
+    signature = f"({TYPE}, {TYPE}) -> {TYPE}"
+    return (
+        f"%m{number} = stablehlo.dot_general %{source}, %b, contracting_dims = [1] x [0] : {signature}\n"
+        f"%{target} = stablehlo.tanh %m{number} : {TYPE}\n"
+    )
+
+
+def unrolled(steps):
+    body = "".join(step(number, f"x{number}", f"x{number + 1}") for number in range(steps))
+    return f"module @u {{\nfunc.func public @main(%x0: {TYPE}, %b: {TYPE}) -> {TYPE} {{\n{body}return %x{steps} : {TYPE}\n}}\n}}"
+
+
+def loop(steps):
+    return f"""module @l {{
+func.func public @main(%a: {TYPE}, %b: {TYPE}) -> {TYPE} {{
+%zero = stablehlo.constant dense<0> : tensor<i32>
+%one = stablehlo.constant dense<1> : tensor<i32>
+%n = stablehlo.constant dense<{steps}> : tensor<i32>
+%r:2 = stablehlo.while(%i = %zero, %x = %a) : tensor<i32>, {TYPE}
+cond {{
+%c = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+stablehlo.return %c : tensor<i1>
+}} do {{
+{step(0, "x", "y")}%j = stablehlo.add %i, %one : tensor<i32>
+stablehlo.return %j, %y : tensor<i32>, {TYPE}
+}}
+return %r#1 : {TYPE}
+}}
+}}"""
+
+
+def plan(text, topology, processes=()):
+    client = compile_only.client(Topology.parse(topology))
+    return client.compile(text, [((N, N), torch.bfloat16)], processes=processes)
+
+
+def analyzed(text, topology, processes=()):
+    said = examine(plan(text, topology, processes))
+    assert said.error == ""
+    return cost.analyze(said.hlo, CHIPS[Topology.parse(topology).generation]), said
+
+
+@pytest.mark.parametrize("generation", list(GENERATIONS))
+def test_a_loop_costs_its_body_times_its_steps(generation):
+    once, _ = analyzed(unrolled(1), generation)
+    flat, flat_said = analyzed(unrolled(STEPS), generation)
+    looped, looped_said = analyzed(loop(STEPS), generation)
+    assert once.matrix == {"bf16": ONE}
+    assert flat.matrix == looped.matrix == {"bf16": STEPS * ONE}
+    assert [item.trips for item in looped.loops] == [STEPS]
+    assert looped_said.cost["flops"] < 1.1 * ONE, "XLA's own count takes a body once"
+    assert flat_said.cost["flops"] == pytest.approx(STEPS * ONE, rel=0.01)
+    assert looped.estimated_cycles_found
+    twice, four_times = (analyzed(loop(times * STEPS), generation)[0] for times in (2, 4))
+    for name in ("estimate", "least", "cycles", "nbytes", "vector"):
+        first, second, fourth = (getattr(found, name) for found in (looped, twice, four_times))
+        assert fourth - second == pytest.approx(2 * (second - first), rel=1e-6), "every further step costs the same"
+    assert looped.estimate < 3 * flat.estimate, "the body is one of the products, laid out otherwise"
+    for found in (once, flat, looped, twice, four_times):
+        assert 0 < found.least <= found.estimate <= found.cycles
+        assert found.least >= found.matrix_flops / CHIPS[generation].peaks["bf16"] * 0.999
+        assert not found.missing
+
+
+def test_stablehlo_has_the_same_flops_through_loops_and_calls():
+    assert stablehlo.count(unrolled(STEPS)).products == {"bf16": STEPS * ONE}
+    assert stablehlo.count(loop(STEPS)).products == {"bf16": STEPS * ONE}
+    weight = torch.empty(64, 64, device="meta")
+    compiled = aot.compile(lambda x, w: ((x @ w) @ w).sum(), (torch.empty(8, 64, device="meta"), weight))
+    assert compiled.stablehlo.count("func.call") == 3
+    assert stablehlo.count(compiled.stablehlo).total == 2 * 2 * 8 * 64 * 64
+    unknown = loop(STEPS).replace("%n = stablehlo.constant dense<12>", "%n = stablehlo.convert %b0")
+    unknown = unknown.replace(f"%b: {TYPE})", f"%b: {TYPE}, %b0: tensor<i64>)")
+    unknown = unknown.replace(
+        "stablehlo.convert %b0 : tensor<i32>", "stablehlo.convert %b0 : (tensor<i64>) -> tensor<i32>"
+    )
+    found = stablehlo.count(unknown)
+    assert (found.total, found.unknown_loops) == (ONE, 1)
+
+
+def test_convolutions_and_batched_products_are_counted_as_xla_counts_them():
+    def function(x, w, a, b):
+        return torch.nn.functional.conv2d(x, w, padding=1).sum() + torch.bmm(a, b).sum()
+
+    arrays = [(2, 8, 16, 16), (16, 8, 3, 3), (6, 32, 48), (6, 48, 24)]
+    inputs = [torch.empty(size, dtype=torch.bfloat16, device="meta") for size in arrays]
+    (program,) = aot.compile(function, inputs, "v6e").programs
+    said = examine(program)
+    found = cost.analyze(said.hlo, CHIPS["v6e"])
+    products = 2 * 6 * 32 * 48 * 24
+    padded = 2 * 2 * 16 * 8 * 9 * 16 * 16
+    assert stablehlo.count(program.text).total == products + padded
+    assert products < found.matrix_flops < 2 * (products + padded), "the compiler splits the image, with overlaps"
+    assert said.cost["flops"] == pytest.approx(found.matrix_flops + found.vector, rel=0.02)
+
+
+def test_collectives_are_said_to_be_missing():
+    text = (
+        unrolled(1)
+        .replace(
+            "return %x1",
+            f""""stablehlo.custom_call"() {{call_target_name = "nothing", has_side_effect = false}} : () -> ()
+%s = "stablehlo.all_reduce"(%x1) ({{
+^bb0(%p: tensor<bf16>, %q: tensor<bf16>):
+%t = stablehlo.add %p, %q : tensor<bf16>
+stablehlo.return %t : tensor<bf16>
+}}) {{replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>}} : ({TYPE}) -> {TYPE}
+return %s""",
+        )
+        .replace('"stablehlo.custom_call"() {call_target_name = "nothing", has_side_effect = false} : () -> ()\n', "")
+    )
+    found, _ = analyzed(text, "v6e-4", processes=(0, 1, 2, 3))
+    assert found.missing == {"all-reduce": 1}
+
+
+def test_custom_calls_are_said_to_be_missing_but_not_the_compilers_own():
+    text = """ENTRY %main (a: f32[8]) -> f32[8] {
+  %a = f32[8]{0} parameter(0)
+  %b = f32[8]{0} custom-call(%a), custom_call_target="tpu_custom_call"
+  ROOT %c = f32[8]{0} custom-call(%b), custom_call_target="ConcatBitcast"
+}
+"""
+    assert cost.analyze(text, CHIPS["v6e"]).missing == {"custom call tpu_custom_call": 1}
+
+
+def test_the_longest_branch_counts():
+    text = """%short (p: f32[1024]) -> f32[1024] {
+  ROOT %p = f32[1024]{0} parameter(0)
+}
+
+%long (q: f32[1024]) -> f32[1024] {
+  %q = f32[1024]{0} parameter(0)
+  ROOT %copy = f32[1024]{0} copy(%q)
+}
+
+ENTRY %main (c: pred[], a: f32[1024]) -> f32[1024] {
+  %c = pred[] parameter(0)
+  %a = f32[1024]{0} parameter(1)
+  ROOT %r = f32[1024]{0} conditional(%c, %a, %a), branch_computations={%short, %long}
+}
+"""
+    assert cost.analyze(text, CHIPS["v6e"]).nbytes == 2 * 4096
+
+
+def test_what_is_said_is_kept_on_disk(empty_cache, monkeypatch):
+    program = plan(unrolled(1), "v6e-1")
+    said = examine(program)
+    monkeypatch.setattr(type(program), "compile_raw", lambda *_: pytest.fail("asked again"))
+    again = examine(program)
+    assert again == said
+    assert again.memory.arguments == 2 * 2 * N * N
+
+
+@pytest.mark.parametrize("generation", list(GENERATIONS))
+def test_facts_of_chips_agree(generation):
+    chip = CHIPS[generation]
+    assert HBM_BYTES[chip.name] == chip.hbm
+    assert 0.9 * chip.hbm < chip.usable_hbm < 1.02 * chip.hbm
+    assert 1.4e9 < chip.cycles_per_second < 2.4e9
+    assert math.log2(chip.matrix_flops_per_cycle).is_integer()

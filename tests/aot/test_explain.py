@@ -1,0 +1,142 @@
+"""Programs that the TPU compiler refuses, and what is said about it: real refusals of real programs."""
+
+import re
+
+import pytest
+import torch
+
+from torch_tpu import aot
+from torch_tpu.aot import buffers, explain, hlo_text
+from torch_tpu.aot.locate import Places
+from torch_tpu.runtime import compile_only
+from torch_tpu.runtime.chips import CHIPS
+from torch_tpu.runtime.examine import examine
+from torch_tpu.runtime.topology import Topology
+
+GIB = 2**30
+
+
+def refused(program):
+    said = examine(program)
+    assert said.error and said.memory is None and said.cost == {}
+    module = hlo_text.parse(said.hlo) if said.hlo else None
+    assignment = buffers.parse(said.assignment, said.live_ranges, module)
+    return explain.explain(said.error, program.text, assignment), assignment, program
+
+
+def captured(function, *inputs, topology="v6e"):
+    return refused(aot.compile(function, inputs, topology).programs[-1])
+
+
+def empty(*shape, dtype=torch.bfloat16):
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+@pytest.mark.parametrize("generation", ["v5e", "v6e", "v7x", "v5p"])
+def test_arguments_that_do_not_fit(generation):
+    rows = CHIPS[generation].hbm // (1 << 16)
+    failure, assignment, _ = captured(
+        lambda x, y: x + y, empty(rows, 1 << 14), empty(rows, 1 << 14), topology=generation
+    )
+    assert failure.code == "E1000"
+    needed = 3 * rows * (1 << 15)
+    assert failure.needed == pytest.approx(needed, rel=0.001)
+    assert failure.available == pytest.approx(CHIPS[generation].usable_hbm, abs=0.01 * GIB)
+    assert failure.exceeds_by == failure.needed - failure.available
+    assert "weights and optimizer state take most" in failure.do
+    assert f"{failure.exceeds_by / GIB:.2f} GiB too much" in failure.headline
+    groups = {group.kind: group for group in assignment.largest}
+    assert groups["argument"].count == 2 and groups["argument"].shape == f"bf16[{rows},16384]"
+    assert groups["output"].nbytes == needed // 3
+
+
+def test_temporaries_that_do_not_fit():
+    def attend(x):
+        return (x @ x.t()).softmax(-1) @ x
+
+    failure, assignment, program = captured(attend, empty(1 << 17, 64))
+    assert failure.needed > 32 * GIB
+    assert "smaller batch" in failure.do
+    (group,) = (group for group in assignment.largest if group.kind == "temporary")
+    assert group.shape == "bf16[131072,131072]" and group.nbytes == 32 * GIB
+    place = Places(program.text).find(group.source)
+    assert place.operator == "aten_mm"
+    line = attend.__code__.co_firstlineno + 1
+    assert re.fullmatch(rf".*test_explain\.py:{line} in attend", place.line)
+
+
+def test_an_operation_that_the_tpu_has_not_is_found_in_the_python_program():
+    def transform(x):
+        return torch.fft.fft(x)
+
+    failure, _, _ = captured(transform, empty(8, 8, dtype=torch.complex128))
+    assert failure.headline == "the TPU has no FFT for c128"
+    assert "complex64" in failure.do
+    assert "aten__fft_c2c" in failure.operator and "in transform" in failure.operator
+    assert failure.needed is None and failure.exceeds_by is None
+
+
+def test_what_is_refused_in_the_backward_pass_is_said_to_be():
+    model = torch.nn.Linear(1 << 16, 1 << 16, bias=False, dtype=torch.bfloat16, device="meta")
+    compiled = aot.compile(
+        model, (empty(8, 1 << 16),), "v6e", optimizer=torch.optim.SGD, loss=lambda output: output.square().sum()
+    )
+    (program,) = compiled.programs
+    places = Places(program.text)
+    lines = [str(places.find(f"-:{number}")) for number in range(1, program.text.count("\n") + 1)]
+    assert any("aten_mm (backward, MmBackward0" in line for line in lines)
+
+
+CUSTOM = """module @custom {
+func.func public @main(%a: tensor<8x8xf32>) -> tensor<8x8xf32> {
+%0 = stablehlo.custom_call @no_such_kernel(%a) : (tensor<8x8xf32>) -> tensor<8x8xf32>
+return %0 : tensor<8x8xf32>
+}
+}"""
+
+
+def test_a_custom_call_that_nobody_has():
+    client = compile_only.client(Topology.parse("v6e"))
+    failure, _, _ = refused(client.compile(CUSTOM, [((8, 8), torch.float32)]))
+    assert failure.headline == "the TPU has no implementation of the custom call no_such_kernel"
+    assert failure.operator == "stablehlo.custom_call"
+
+
+COLLECTIVE = """module @reduce {
+func.func public @main(%a: tensor<8x8xf32>) -> tensor<8x8xf32> {
+%0 = "stablehlo.all_reduce"(%a) <{replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>}> ({
+^bb0(%x: tensor<f32>, %y: tensor<f32>):
+%s = stablehlo.add %x, %y : tensor<f32>
+stablehlo.return %s : tensor<f32>
+}) : (tensor<8x8xf32>) -> tensor<8x8xf32>
+return %0 : tensor<8x8xf32>
+}
+}"""
+
+
+def test_a_collective_of_devices_that_are_not_there():
+    client = compile_only.client(Topology.parse("v6e"))
+    failure, _, _ = refused(client.compile(COLLECTIVE, [((8, 8), torch.float32)]))
+    assert failure.headline == "a collective names device 3, and the program is compiled for 1"
+    assert failure.operator == "stablehlo.all_reduce"
+
+
+def test_other_reasons_are_the_compilers_first_line():
+    failure = explain.explain("\nINTERNAL: something\nmore", CUSTOM)
+    assert failure.headline == "INTERNAL: something"
+    assert failure.message == "INTERNAL: something\nmore"
+    assert explain.explain("", CUSTOM).headline == "no reason given"
+
+
+def test_the_same_call_in_several_lines_is_that_of_the_first():
+    def function(x, w):
+        y = x @ w
+        return y @ w
+
+    (program,) = aot.compile(function, (empty(16, 16), empty(16, 16))).programs
+    places = Places(program.text)
+    number = next(n for n, line in enumerate(program.text.splitlines(), 1) if "dot_general" in line)
+    place = places.find(f"-:{number}:7")
+    assert (place.operation, place.operator, place.calls) == ("stablehlo.dot_general", "aten_mm", 2)
+    assert str(place).startswith("aten_mm (") and str(place).endswith("in function, 2 calls)")
+    assert places.find("model.py:3") is None and places.describe("model.py:3") == "model.py:3"

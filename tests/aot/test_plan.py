@@ -1,0 +1,232 @@
+"""`torch-tpu plan`: from a config file or a function to the report, its JSON, its page and a comparison."""
+
+import json
+import sys
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from torch_tpu import settings
+from torch_tpu.aot import models, plans, report, tables
+from torch_tpu.aot.prices import Price
+from torch_tpu.cli.__main__ import app
+
+pytest.importorskip("transformers")
+
+CONFIG = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 512,
+    "max_position_embeddings": 256,
+}
+BATCH, SEQ = 2, 64
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "tiny.json"
+    path.write_text(json.dumps(CONFIG))
+    return str(path)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["plan", *map(str, arguments)], terminal_width=200)
+
+
+def test_prefill_on_one_chip(config, tmp_path):
+    file, page = tmp_path / "plan.json", tmp_path / "plan.html"
+    done = run(
+        *("--model", config, "--topology", "v6e-8", "--mode", "prefill", "--batch", BATCH, "--seq", SEQ),
+        *("--price", "v6e=2", "--json", file, "--html", page),
+    )
+    assert done.exit_code == 0, done.output
+    for words in (
+        "compiles",
+        "arguments",
+        "estimate",
+        "TorchTitan",
+        "MaxText",
+        "tokens/s/chip",
+        "USD per million tokens",
+    ):
+        assert words in done.output
+    found = json.loads(file.read_text())
+    assert found["compiled"] and found["failure"] is None
+    layers = 2 * (2 * 128 * 128 + 2 * 128 * 64 + 3 * 128 * 256 + 2 * 128)
+    active = 512 * 128 + layers + 128
+    assert found["model"]["parameters"] == active + 512 * 128
+    active -= 512 * 128 * (SEQ - 1) / SEQ
+    assert found["model"]["active"] == pytest.approx(active), "logits of the last token only"
+    tokens, time, rates = BATCH * SEQ, found["time"]["estimate"], found["rates"]
+    assert found["workload"]["tokens"] == tokens
+    per_token = 2 * active + 2 * 2 * 4 * (32 + 32) * SEQ
+    assert found["model"]["flops_per_token"] == pytest.approx(per_token)
+    assert found["work"]["requested_flops"] == pytest.approx(per_token * tokens, rel=0.005), "norms are in the formula"
+    assert rates["mfu"] == pytest.approx(per_token * tokens / time / 918e12)
+    assert rates["tokens_per_second_per_chip"] == pytest.approx(tokens / time)
+    assert rates["usd_per_million_tokens"] == pytest.approx(2 / 3600 * time / tokens * 1e6)
+    assert rates["usd_per_step"] == pytest.approx(8 * 2 / 3600 * time)
+    assert found["time"]["least"] <= time <= found["time"]["cycles"]
+    memory = found["memory"]
+    assert memory["arguments"] >= 2 * found["model"]["parameters"]
+    assert memory["total"] == sum(memory[name] for name in ("arguments", "outputs", "temporaries", "code"))
+    assert "time" in found["estimates"] and "cost" in found["estimates"] and "memory" not in found["estimates"]
+    assert any("each of the 8 devices" in note for note in found["notes"])
+    text = page.read_text()
+    assert text.startswith("<!doctype html>") and "<svg" in text and "http" not in text
+    assert "HBM of a device" in text and "estimate" in text
+
+
+def test_the_matrix_products_of_a_training_step(config):
+    (made,) = plans.plan(models.Workload(config, "train", BATCH, SEQ), ["v6e-1"])
+    assert made.compiled
+    assert made.programs == 1
+    assert made.work.requested_flops == pytest.approx(made.model.full * BATCH * SEQ, rel=0.1)
+    assert made.work.flops == pytest.approx(made.work.requested_flops, rel=0.05)
+    parameters = made.model.parameters
+    assert made.memory.arguments >= 3 * 2 * parameters, "weights and both moments"
+    assert made.memory.outputs < 2 * parameters, "which are updated in place"
+    assert any(".py:" in part.what for part in made.heaviest)
+
+
+def test_devices_that_train_together(config):
+    load = models.Workload(config, "train", BATCH, SEQ, data_parallel=True)
+    one, other = plans.plan(load, ["v6e-4", "v7x-1"])
+    assert one.compiled and other.compiled
+    assert one.time.missing["all-reduce"] >= 1 and other.time.missing["all-reduce"] >= 1
+    assert one.programs > 1
+    assert any("not in the time" in note and "all-reduce" in note for note in one.notes)
+    assert not any("by itself" in note for note in one.notes)
+    assert other.devices == 2 and other.rates.tokens_per_second_per_chip == pytest.approx(
+        2 * BATCH * SEQ / other.time.estimate
+    )
+
+
+def test_decoding_takes_the_cache_as_an_argument(config):
+    (made,) = plans.plan(models.Workload(config, "decode", BATCH, 128), ["v6e-1"])
+    cache = 2 * 2 * BATCH * 2 * 32 * 128 * 2
+    assert made.memory.arguments >= 2 * made.model.parameters - 512 * 128 * 2 + cache
+    assert made.workload.tokens == BATCH
+    assert made.work.hbm_bytes >= 2 * made.model.active + cache, "all weights and the cache are read"
+    assert made.rates.bound == "memory" or made.rates.intensity < made.rates.ridge
+
+
+def test_a_sweep_names_the_best(config, tmp_path):
+    file, page = tmp_path / "plan.json", tmp_path / "plan.html"
+    done = run(
+        *("--model", config, "--topology", "v5e-4,v7x-4", "--mode", "prefill", "--seq", SEQ, "--sweep", "batch=1,2"),
+        *("--json", file, "--html", page),
+    )
+    assert done.exit_code == 0, done.output
+    found = json.loads(file.read_text())
+    assert [(one["topology"], one["workload"]["batch"]) for one in found] == [
+        ("v5e-4", 1),
+        ("v7x-4", 1),
+        ("v5e-4", 2),
+        ("v7x-4", 2),
+    ]
+    assert "best by throughput: v7x-4, batch 2 x 64" in done.output
+    cheapest = min(found, key=lambda one: one["rates"]["usd_per_million_tokens"])
+    assert f"best by cost: {cheapest['topology']}, batch {cheapest['workload']['batch']} x 64" in done.output
+    assert found[1]["devices"] == 8, "two devices a chip"
+    assert page.read_text().count("<h2>") == 4
+
+
+def test_what_does_not_fit_is_explained(config, tmp_path):
+    large = tmp_path / "large.json"
+    wide = {"hidden_size": 16384, "intermediate_size": 65536, "num_attention_heads": 64, "num_key_value_heads": 64}
+    large.write_text(json.dumps(CONFIG | wide))
+    page = tmp_path / "plan.html"
+    done = run("--model", large, "--topology", "v5e-1", "--mode", "prefill", "--seq", 128, "--html", page)
+    assert done.exit_code == 1, done.output
+    assert "too much" in done.output and "weights and optimizer state take most" in done.output
+    assert "bf16[65536,16384]" in done.output
+    assert "CompileTimeHbmOom" in page.read_text()
+
+
+MODULE = """
+import torch
+
+def model(batch):
+    layers = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1), Mean())
+    return layers, (torch.empty(batch, 64),)
+
+class Mean(torch.nn.Module):
+    def forward(self, x):
+        return x.mean()
+
+def nothing():
+    return None
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    (tmp_path / "planned_module.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield "planned_module"
+    sys.modules.pop("planned_module", None)
+
+
+def test_a_function_of_ones_own(module):
+    (made,) = plans.plan(models.Workload(f"{module}:model", "train", 32, 1), ["v6e-1"])
+    assert made.compiled and made.model is None and made.rates.mfu is None
+    assert made.work.requested_flops >= 2 * 32 * 64 * 64 * 2
+    assert made.rates.hardware_utilization > 0
+    assert any("not known" in note for note in made.notes)
+    rows = [row for section in tables.sections(made) for row in section.rows]
+    assert not any("MFU" in row.what for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (("--model", "nothing.json"), "nothing.json"),
+        (("--model", "no_such_module:f"), "no_such_module"),
+        (("--model", "planned_module:missing"), "has no function 'missing'"),
+        (("--model", "planned_module:nothing"), "returned no module and its inputs"),
+        (("--model", "planned_module:model", "--topology", "v6e-3"), "does not come with 3 chips"),
+        (("--model", "planned_module:model", "--mode", "play"), "no mode 'play'"),
+        (("--model", "planned_module:model", "--batch", "0"), "at least 1"),
+        (("--model", "planned_module:model", "--dtype", "float3"), "no dtype 'float3'"),
+        (("--model", "planned_module:model", "--mode", "decode", "--data-parallel"), "for training, not for decode"),
+        (("--model", "planned_module:model", "--sweep", "batch=x"), "is no sweep"),
+        (("--model", "planned_module:model", "--sweep", "layers=1"), "'layers' cannot be swept"),
+        (("--model", "planned_module:model", "--price", "v6e"), "v6e"),
+    ],
+)
+def test_wrong_questions(module, arguments, match):
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert match in " ".join(done.output.split())
+
+
+def test_wrong_configs(tmp_path):
+    file = tmp_path / "config.json"
+    for text, match in (("{", "is no JSON"), ('{"model_type": "abacus"}', "model_type 'abacus'")):
+        file.write_text(text)
+        with pytest.raises(ValueError, match=match):
+            models.from_config(str(file), torch.float32)
+
+
+def test_a_plan_needs_no_network(config, monkeypatch):
+    """Nothing opens a connection to another machine: names are not even looked up."""
+    import socket
+
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: pytest.fail("looked up a host"))
+    with settings.override(cache=False):
+        (made,) = plans.plan(models.Workload(config, "decode", 1, 32), ["v6e-1"])
+    assert made.compiled
+
+
+def test_numbers_to_read():
+    assert [tables.seconds(value) for value in (1.5, 0.0125, 3e-7)] == ["1.5 s", "12.5 ms", "0.3 us"]
+    assert [tables.count(value) for value in (8.03e9, 12, 2.5e15)] == ["8.03 G", "12 ", "2.50 P"]
+    assert [tables.money(value) for value in (1234.5, 0.01234)] == ["1,234.50", "0.0123"]
+    assert report.ESTIMATES and Price(1.0, "x").usd_per_chip_hour == 1

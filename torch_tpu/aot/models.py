@@ -1,0 +1,202 @@
+"""What is planned: a model from a Transformers config file, or anything a Python function returns, without its weights.
+
+Models are built on the device "meta" and stand in on the TPU as arrays without values, so that a model of any size takes no
+memory. A workload is one step: a training step with AdamW, the prefill of a batch of prompts, or the decoding of one token
+for each sequence with a static cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+import torch
+import torch._dynamo
+
+from torch_tpu.aot import capture
+from torch_tpu.aot.compiled import Compiled
+from torch_tpu.aot.utilization import ModelFlops, model_flops
+from torch_tpu.compile.repeated import can_fold, fold_layers
+
+Mode = Literal["train", "prefill", "decode"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One step of a model on one device."""
+
+    model: str
+    """A config file, or "module:function"."""
+    mode: Mode = "train"
+    batch: int = 1
+    """Sequences on each device."""
+    seq: int = 2048
+    """Tokens of each; in decoding, the length of the cache."""
+    dtype: str = "bfloat16"
+    """Of the parameters."""
+    recompute: bool = False
+    """Keep no activations of a layer but its input, where the model supports that."""
+    data_parallel: bool = False
+    """Train under DistributedDataParallel on all devices of the topology."""
+    unrolled: bool = False
+    """In training, compile each layer by itself. By default layers that are alike are one loop, of which the compiler sees
+    one layer, unless activations are recomputed."""
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"there is no mode {self.mode!r}; there are: {', '.join(MODES)}")
+        if self.batch < 1 or self.seq < 1:
+            raise ValueError(f"batch and seq are at least 1, not {self.batch} and {self.seq}")
+        if self.mode != "train" and (self.data_parallel or self.recompute or self.unrolled):
+            raise ValueError(f"data_parallel, recompute and unrolled are for training, not for {self.mode}")
+        if not isinstance(getattr(torch, self.dtype, None), torch.dtype):
+            raise ValueError(f"torch has no dtype {self.dtype!r}")
+
+    @property
+    def tokens(self) -> int:
+        """That a step handles on each device."""
+        return self.batch * (1 if self.mode == "decode" else self.seq)
+
+
+def trace(workload: Workload, topology: str) -> tuple[Compiled, ModelFlops | None]:
+    """The programs of a workload, and what its model needs by definition, where that is known.
+
+    Raises:
+        ValueError: the model is not known, or not of a kind that has this mode.
+        OSError: its file cannot be read.
+        ImportError: its module, or Transformers, is not there.
+        NoValueError, FallbackError: as `aot.compile`.
+    """
+    if Path(workload.model).suffix == ".json" or ":" not in workload.model:
+        return _trace_config(workload, topology)
+    return _trace_function(workload, topology)
+
+
+def _trace_function(workload: Workload, topology: str) -> tuple[Compiled, ModelFlops | None]:
+    module_name, _, name = workload.model.partition(":")
+    sys.path.insert(0, "")
+    try:
+        function = getattr(importlib.import_module(module_name), name)
+    except AttributeError:
+        raise ValueError(f"the module {module_name} has no function {name!r}") from None
+    finally:
+        sys.path.remove("")
+    offered = {"batch": workload.batch, "seq": workload.seq, "mode": workload.mode}
+    wanted = inspect.signature(function).parameters
+    with torch.device("meta"):
+        made = function(**{key: value for key, value in offered.items() if key in wanted})
+    model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (None, None)
+    if not callable(model) or not isinstance(inputs, (tuple, list, dict)):
+        raise ValueError(f"{workload.model} returned no module and its inputs, such as `return model, (x,)`")
+    args, kwargs = ((), inputs) if isinstance(inputs, dict) else (tuple(inputs), {})
+    training = {"optimizer": torch.optim.AdamW, "data_parallel": workload.data_parallel}
+    options: dict[str, Any] = training if workload.mode == "train" else {}
+    compiled = capture.compile(cast(Any, model), args, topology, kwargs=kwargs, **options)
+    known = model_flops(model, workload.seq, workload.mode) if isinstance(model, torch.nn.Module) else None
+    return compiled, known
+
+
+def _trace_config(workload: Workload, topology: str) -> tuple[Compiled, ModelFlops | None]:
+    model = from_config(workload.model, getattr(torch, workload.dtype))
+    if workload.recompute:
+        model.gradient_checkpointing_enable()
+    make = {"train": _train, "prefill": _prefill, "decode": _decode}[workload.mode]
+    known = model_flops(model, workload.seq, workload.mode)
+    with _without_looking_for_packed_sequences():
+        return make(model, workload, topology), known
+
+
+def from_config(path: str, dtype: torch.dtype) -> Any:
+    """A Transformers model with the weights that its config file describes, on the device "meta".
+
+    Raises:
+        ValueError: the file describes no model of Transformers.
+        OSError: it cannot be read.
+        ImportError: Transformers is not installed.
+    """
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is no JSON: {error}") from error
+    try:
+        import transformers
+    except ImportError as error:
+        raise ImportError("config files need Transformers: pip install 'torch_tpu[demo]'") from error
+    kind = content.get("model_type")
+    if kind not in transformers.CONFIG_MAPPING:
+        raise ValueError(f"{path} has the model_type {kind!r}, which Transformers {transformers.__version__} has not")
+    config = transformers.CONFIG_MAPPING[kind].from_dict(content)
+    made = getattr(transformers, (content.get("architectures") or [""])[0] or "", None)
+    with torch.device("meta"):
+        if made is not None and made.__name__.endswith("ForCausalLM"):
+            return made._from_config(config, dtype=dtype, attn_implementation="sdpa")
+        auto = transformers.AutoModelForCausalLM
+        return auto.from_config(config, dtype=dtype, attn_implementation="sdpa")
+
+
+def _tokens(batch: int, length: int) -> torch.Tensor:
+    return torch.empty(batch, length, dtype=torch.long, device="meta")
+
+
+def _train(model: Any, workload: Workload, topology: str) -> Compiled:
+    tokens = _tokens(workload.batch, workload.seq)
+    model.train()
+    if not workload.unrolled and not workload.recompute and can_fold(model):
+        model = torch.compile(fold_layers(model), dynamic=False)
+    kwargs = {"input_ids": tokens, "labels": tokens, "use_cache": False}
+    options: dict[str, Any] = {"optimizer": torch.optim.AdamW, "data_parallel": workload.data_parallel}
+    return capture.compile(model, (), topology, kwargs=kwargs, **options)
+
+
+def _prefill(model: Any, workload: Workload, topology: str) -> Compiled:
+    """The logits that follow each prompt, and the cache."""
+    kwargs = {"input_ids": _tokens(workload.batch, workload.seq), "use_cache": True}
+    if "logits_to_keep" in inspect.signature(model.forward).parameters:
+        kwargs["logits_to_keep"] = 1
+    return capture.compile(model.eval(), (), topology, kwargs=kwargs)
+
+
+def _decode(model: Any, workload: Workload, topology: str) -> Compiled:
+    """The next token of each sequence, from the last one and a cache of `seq` tokens."""
+    import transformers
+
+    taken = inspect.signature(getattr(model, "model", model).forward).parameters
+    name = "cache" if "cache" in taken else "past_key_values"
+    with capture.device(topology), torch.no_grad():
+        on_device = capture.stand_in(model.eval())
+        cache = transformers.StaticCache(config=model.config, max_cache_len=workload.seq)
+
+        def step(tokens: torch.Tensor) -> torch.Tensor:
+            logits = on_device(input_ids=tokens, use_cache=True, **{name: cache}).logits
+            return cast(torch.Tensor, logits[:, -1].argmax(-1))
+
+        return capture.compile(step, (_tokens(workload.batch, 1),), topology)
+
+
+@torch._dynamo.dont_skip_tracing
+def _whole_sequences(position_ids: torch.Tensor) -> None:
+    """Which sequence each token belongs to: there is one in a row."""
+
+
+@contextlib.contextmanager
+def _without_looking_for_packed_sequences() -> Iterator[None]:
+    """Each sequence is whole: Transformers would read the positions, which have no values here, to find that out."""
+    from transformers import masking_utils
+
+    before: Callable[..., Any] | None = getattr(masking_utils, "find_packed_sequence_indices", None)
+    if before is None:
+        yield
+        return
+    masking_utils.find_packed_sequence_indices = _whole_sequences
+    try:
+        yield
+    finally:
+        masking_utils.find_packed_sequence_indices = before

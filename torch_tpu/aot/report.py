@@ -1,0 +1,348 @@
+"""What a plan says about a program: whether it compiles, memory, work, time, utilization, throughput and cost.
+
+A figure that is an estimate is named in `Report.estimates`. All but prices and per-chip figures are of one device.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from torch_tpu.aot import buffers, cost, explain, hlo_text, stablehlo
+from torch_tpu.aot.buffers import Assignment, Buffers
+from torch_tpu.aot.compiled import Compiled
+from torch_tpu.aot.cost import Cost
+from torch_tpu.aot.explain import Failure
+from torch_tpu.aot.locate import Places
+from torch_tpu.aot.models import Workload
+from torch_tpu.aot.prices import Price
+from torch_tpu.aot.utilization import ModelFlops, utilization
+from torch_tpu.runtime.chips import CHIPS, Chip
+from torch_tpu.runtime.compile_only import Planned
+from torch_tpu.runtime.examine import Examination, examine
+
+ESTIMATES = (
+    "work.flops",
+    "work.hbm_bytes",
+    "time",
+    "intensity",
+    "utilization",
+    "throughput",
+    "cost",
+)
+"""Parts of a report that are reckoned and not measured."""
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """Bytes of one device's HBM, as the compiler assigned them: exact for this compiler."""
+
+    arguments: int
+    outputs: int
+    """Without those in the memory of donated arguments."""
+    temporaries: int
+    code: int
+    usable: int
+    """What the compiler lets programs have of `hbm`."""
+    hbm: int
+    largest: tuple[Buffers, ...]
+    """Of the program that takes most."""
+
+    @property
+    def total(self) -> int:
+        return self.arguments + self.outputs + self.temporaries + self.code
+
+
+@dataclass(frozen=True)
+class WorkReport:
+    """Of one step."""
+
+    flops: float
+    """Of matrix products and convolutions in what the compiler made."""
+    requested_flops: float
+    """The same in the StableHLO that it was given."""
+    flops_by_kind: Mapping[str, float]
+    hbm_bytes: float
+    overlapped_bytes: float
+    """Those among them that are copied beside the computation."""
+    compiler_flops: float
+    """XLA's own count, in which loop bodies count once; with element-wise operations."""
+
+
+@dataclass(frozen=True)
+class TimeReport:
+    """Seconds of one step."""
+
+    estimate: float
+    least: float
+    """No program that does this work is faster."""
+    cycles: float
+    """With the compiler's estimates for everything, which are high for element-wise fusions."""
+    compute_bound: float
+    """The part of the estimate in which arithmetic decides."""
+    compiler: float | None
+    """XLA's `optimal_seconds`, in which loop bodies count once; None where it says nothing."""
+    missing: Mapping[str, int]
+    """What runs and is in no figure, and how often."""
+    unknown_loops: int
+    """Loops that count once since their number of steps is data."""
+    loops: Mapping[str, int]
+    """Loops that count by their number of steps."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Work that takes much of the time."""
+
+    what: str
+    seconds: float
+    times: int
+    bound: str
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What the time means."""
+
+    intensity: float
+    """FLOPs a byte of HBM."""
+    ridge: float
+    """The intensity above which the chip is bound by compute."""
+    bound: str
+    """"compute" or "memory": which of them decides for longer."""
+    hardware_utilization: float
+    """The FLOPs that are executed against the peak in bfloat16."""
+    mfu: float | None
+    """Model-FLOPs utilization with attention in full (TorchTitan); None where the model's FLOPs are not known."""
+    mfu_causal: float | None
+    """The same with causal attention halved (MaxText)."""
+    tokens_per_second_per_chip: float
+    usd_per_million_tokens: float | None
+    usd_per_step: float | None
+    """Of all chips of the topology."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Of one workload on one topology."""
+
+    workload: Workload
+    topology: str
+    chips: int
+    devices: int
+    chip: str
+    programs: int
+    """That a step runs; the figures are sums over them, memory is that of the largest."""
+    model: ModelFlops | None
+    compiled: bool
+    failure: Failure | None
+    memory: MemoryReport
+    work: WorkReport | None
+    time: TimeReport | None
+    rates: Rates | None
+    heaviest: tuple[Part, ...]
+    price: Price | None
+    compile_seconds: float
+    notes: tuple[str, ...]
+    estimates: tuple[str, ...] = ESTIMATES
+
+    def to_json(self) -> str:
+        """Everything, as JSON."""
+        return json.dumps(_plain(self), indent=2) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """A dataclass as dictionaries, with the properties that people look for."""
+    made = asdict(value)
+    made["workload"]["tokens"] = value.workload.tokens
+    made["memory"]["total"] = value.memory.total
+    if value.failure is not None:
+        made["failure"]["exceeds_by"] = value.failure.exceeds_by
+    if value.model is not None:
+        made["model"] |= {"flops_per_token": value.model.full, "flops_per_token_causal": value.model.causal}
+    return made
+
+
+def make(workload: Workload, compiled: Compiled, model: ModelFlops | None, price: Price | None) -> Report:
+    """Asks the compiler about a step's programs, and puts together what it says.
+
+    Raises:
+        CompileError: a program wants more devices than the topology has.
+    """
+    chip = CHIPS[compiled.topology.generation]
+    programs = [_Program(program, times, chip) for program, times in Counter(compiled.runs).items()]
+    largest = max(programs, key=lambda program: program.memory.total)
+    failed = next((program for program in programs if program.said.error), None)
+    failure = None
+    if failed is not None:
+        failure = explain.explain(failed.said.error, failed.planned.text, failed.assignment)
+    work = None if failure else _work(programs)
+    time = None if failure else _time(programs)
+    rates = _rates(work, time, workload, model, compiled, chip, price) if work and time else None
+    return Report(
+        workload=workload,
+        topology=compiled.topology.name,
+        chips=compiled.topology.chips,
+        devices=compiled.topology.devices,
+        chip=chip.name,
+        programs=len(compiled.runs),
+        model=model,
+        compiled=failure is None,
+        failure=failure,
+        memory=largest.memory,
+        work=work,
+        time=time,
+        rates=rates,
+        heaviest=_heaviest(programs),
+        price=price,
+        compile_seconds=sum(program.said.seconds for program in programs),
+        notes=tuple(_notes(programs, compiled, model, time, price)),
+    )
+
+
+class _Program:
+    """One of a step's programs with what is known of it."""
+
+    def __init__(self, planned: Planned, times: int, chip: Chip):
+        self.planned, self.times = planned, times
+        self.said = examine(planned)
+        self.places = Places(planned.text)
+        module = hlo_text.parse(self.said.hlo) if self.said.hlo else None
+        self.assignment = buffers.parse(self.said.assignment, self.said.live_ranges, module)
+        self.memory = _memory(self.said, self.assignment, self.places, chip)
+        self.cost = None if self.said.error else _cost(self.said, chip)
+
+
+def _cost(said: Examination, chip: Chip) -> Cost:
+    """From the optimized HLO, or else from XLA's own analysis."""
+    if said.hlo:
+        return cost.analyze(said.hlo, chip)
+    seconds = max(0.0, said.cost.get("optimal_seconds", 0.0))
+    return Cost(
+        estimate=seconds,
+        least=seconds,
+        cycles=seconds,
+        matrix=Counter({"bf16": said.cost.get("flops", 0.0)}),
+        nbytes=said.cost.get("bytes accessed", 0.0),
+    )
+
+
+def _memory(said: Examination, assignment: Assignment | None, places: Places, chip: Chip) -> MemoryReport:
+    found = () if assignment is None else assignment.largest
+    largest = tuple(replace(group, source=places.describe(group.source)) for group in found)
+    if said.memory is not None:
+        taken = said.memory
+        sizes = taken.arguments, taken.outputs - taken.aliased, taken.temporaries, taken.code
+    elif assignment is not None:
+        sizes = assignment.arguments, assignment.outputs, assignment.temporaries, 0
+    else:
+        sizes = 0, 0, 0, 0
+    return MemoryReport(*sizes, usable=chip.usable_hbm, hbm=chip.hbm, largest=largest)
+
+
+def _work(programs: Sequence[_Program]) -> WorkReport:
+    kinds: Counter[str] = Counter()
+    nbytes = overlapped = requested = said = 0.0
+    for program in programs:
+        found, times = program.cost, program.times
+        assert found is not None, "programs that do not compile have no work"
+        for kind, flops in found.matrix.items():
+            kinds[kind] += flops * times
+        nbytes += found.nbytes * times
+        overlapped += found.overlapped * times
+        requested += stablehlo.count(program.planned.text).total * times
+        said += program.said.cost.get("flops", 0.0) * times
+    return WorkReport(sum(kinds.values()), requested, dict(kinds), nbytes, overlapped, said)
+
+
+def _time(programs: Sequence[_Program]) -> TimeReport:
+    missing: Counter[str] = Counter()
+    known: dict[str, int] = {}
+    sums = dict.fromkeys(("estimate", "least", "cycles", "compute_bound"), 0.0)
+    compiler: float | None = 0.0
+    unknown = 0
+    for program in programs:
+        found, times = program.cost, program.times
+        assert found is not None, "programs that do not compile take no time"
+        for name in sums:
+            sums[name] += getattr(found, name) * times
+        for name, count in found.missing.items():
+            missing[name] += count * times
+        known |= {loop.name: loop.trips for loop in found.loops if loop.trips is not None}
+        unknown += sum(loop.trips is None for loop in found.loops)
+        seconds = program.said.cost.get("optimal_seconds", -1.0)
+        compiler = None if compiler is None or seconds < 0 else compiler + seconds * times
+    return TimeReport(**sums, compiler=compiler, missing=dict(missing), unknown_loops=unknown, loops=known)
+
+
+def _rates(
+    work: WorkReport,
+    time: TimeReport,
+    workload: Workload,
+    model: ModelFlops | None,
+    compiled: Compiled,
+    chip: Chip,
+    price: Price | None,
+) -> Rates:
+    peak, seconds = chip.peaks["bf16"], time.estimate
+    topology = compiled.topology
+    per_chip = workload.tokens * topology.devices / topology.chips / seconds if seconds else 0.0
+    usd_per_second = None if price is None else price.usd_per_chip_hour / 3600
+    return Rates(
+        intensity=work.flops / work.hbm_bytes if work.hbm_bytes else 0.0,
+        ridge=peak / chip.hbm_bytes_per_second,
+        bound="compute" if time.compute_bound > seconds / 2 else "memory",
+        hardware_utilization=utilization(work.flops, seconds, peak),
+        mfu=None if model is None else utilization(model.full * workload.tokens, seconds, peak),
+        mfu_causal=None if model is None else utilization(model.causal * workload.tokens, seconds, peak),
+        tokens_per_second_per_chip=per_chip,
+        usd_per_million_tokens=usd_per_second / per_chip * 1e6 if usd_per_second is not None and per_chip else None,
+        usd_per_step=usd_per_second * topology.chips * seconds if usd_per_second is not None else None,
+    )
+
+
+def _heaviest(programs: Sequence[_Program], kept: int = 10) -> tuple[Part, ...]:
+    """Where the time goes, by operator and line."""
+    groups: dict[tuple[str, str], list[float]] = {}
+    for program in programs:
+        for item in program.cost.heaviest if program.cost is not None else ():
+            what = program.places.describe(item.source) or re.sub(r"(\.(clone|remat|\d+))+$", "", item.name)
+            group = groups.setdefault((what, item.bound), [0.0, 0])
+            group[0] += item.seconds * program.times
+            group[1] += item.times * program.times
+    parts = [Part(what, seconds, int(times), bound) for (what, bound), (seconds, times) in groups.items()]
+    return tuple(sorted(parts, key=lambda part: -part.seconds)[:kept])
+
+
+def _notes(
+    programs: Sequence[_Program],
+    compiled: Compiled,
+    model: ModelFlops | None,
+    time: TimeReport | None,
+    price: Price | None,
+) -> Iterator[str]:
+    """What a reader has to know to make sense of the figures."""
+    if time is not None:
+        if time.missing:
+            listed = ", ".join(f"{count} x {name}" for name, count in sorted(time.missing.items()))
+            yield f"not in the time, since the compiler has no estimate of them: {listed}"
+        if time.unknown_loops:
+            yield f"{time.unknown_loops} loops have a number of steps that is data; their bodies count once"
+        costs = [program.cost for program in programs if program.cost is not None]
+        if not all(found.estimated_cycles_found for found in costs):
+            yield "the compiler gave no estimates for a program's instructions: its time is that at peak speeds"
+    if compiled.topology.devices > 1 and not any(program.planned.processes for program in programs):
+        yield (
+            f"each of the {compiled.topology.devices} devices runs the program by itself on a batch of its own; it has no "
+            "communication between them, which data-parallel training needs"
+        )
+    if len(programs) > 1:
+        yield "a step is several programs: memory is that of the largest, and what the others keep for later comes on top"
+    if model is None and time is not None:
+        yield "the FLOPs of the model by its definition are not known, so there is no model-FLOPs utilization"
+    if price is not None:
+        yield f"{price.usd_per_chip_hour:.2f} USD for a chip-hour: {price.source}"

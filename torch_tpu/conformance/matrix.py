@@ -1,0 +1,234 @@
+"""The support matrix: one row an operator and a dtype, one cell a phase and a mode or TPU generation.
+
+It is stored as data of the package, results/support.jsonl: a line that says of which versions it is, then the rows, then
+the registry's lowerings with the operators of the database that use them. A run of `torch-tpu conformance --matrix`
+makes results, `merge` puts them into the matrix; what was not run stays as it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from torch_tpu.conformance.catalog import HERE, MATRIX_PHASES, MODES, PLACES, Case
+from torch_tpu.conformance.gaps import Gaps
+from torch_tpu.conformance.runner import Result
+
+FILE = Path(__file__).with_name("results") / "support.jsonl"
+STATUSES: dict[str, str] = {
+    "P": "passes",
+    "D": "passes by decomposition",
+    "F": "fallback to the CPU",
+    "G": "declared gap",
+    "W": "wrong",
+    "-": "not applicable",
+    ".": "not run",
+}
+"""What the letter in a cell means. Not applicable: PyTorch's CPU has no such call, or there is nothing to run."""
+PASSES = "PD"
+COUNTED = "PDFGW"
+
+Column = tuple[str, str, str]
+"""Mode, place and phase."""
+COLUMNS: tuple[Column, ...] = (
+    *((mode, HERE, phase) for mode in MODES for phase in MATRIX_PHASES),
+    *(("strict", place, phase) for place in PLACES if place != HERE for phase in MATRIX_PHASES),
+)
+_INDEX = {column: index for index, column in enumerate(COLUMNS)}
+_PACKAGES = ("torch", "jaxlib", "libtpu", "torch_tpu")
+
+
+def name_of(column: Column) -> str:
+    """Such as "fused backward" or "v5e forward"."""
+    mode, place, phase = column
+    return f"{mode if place == HERE else place} {phase}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """An operator of PyTorch's database with a dtype."""
+
+    op: str
+    dtype: str
+    cells: str
+    """A letter of `STATUSES` for each of `COLUMNS`."""
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """Why, by the column's name."""
+
+    def cell(self, column: Column) -> str:
+        return self.cells[_INDEX[column]]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """All rows, in order, with what they are of."""
+
+    versions: Mapping[str, str] = field(default_factory=dict)
+    rows: tuple[Row, ...] = ()
+    lowerings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Entry of the registry -> the operators of the database whose strict programs it wrote; empty: no sample of the
+    database reaches it."""
+
+    def counts(self, column: Column) -> Counter[str]:
+        """How many rows have which letter."""
+        return Counter(row.cell(column) for row in self.rows)
+
+    def items(self) -> Iterator[tuple[Row, str]]:
+        """Rows and phases that pass here in strict mode: what should compile everywhere."""
+        for row in self.rows:
+            for phase in MATRIX_PHASES:
+                if row.cell(("strict", HERE, phase)) in PASSES:
+                    yield row, phase
+
+    def compiled_everywhere(self) -> tuple[int, int]:
+        """How many of the items compile for all TPU generations, and of how many."""
+        items = list(self.items())
+        places = [place for place in PLACES if place != HERE]
+        good = sum(all(row.cell(("strict", place, phase)) in PASSES for place in places) for row, phase in items)
+        return good, len(items)
+
+
+def installed() -> dict[str, str]:
+    """The versions that results depend on."""
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def merge(matrix: Matrix, results: Iterable[Result], gaps: Gaps, registry: Iterable[str]) -> Matrix:
+    """The matrix with results put in; a later one of the same case replaces an earlier one.
+
+    Args:
+        registry: the names of all lowerings.
+    """
+    rows = {(row.op, row.dtype): row for row in matrix.rows}
+    uses = {name: set(matrix.lowerings.get(name, ())) for name in registry}
+    for result in results:
+        case = result.case
+        column = (case.mode, case.place, case.phase)
+        if column not in _INDEX:
+            continue
+        key = (case.op, case.dtype)
+        rows[key] = _with(rows.get(key) or _empty(case), column, *_judged(result, gaps))
+        if case.mode == "strict" and case.place == HERE:
+            for name in result.lowerings:
+                uses.setdefault(name, set()).add(case.op)
+    done = tuple(_inherit(rows[key]) for key in sorted(rows))
+    return Matrix(installed(), done, {name: tuple(sorted(uses[name])) for name in sorted(uses)})
+
+
+def _empty(case: Case) -> Row:
+    """A row of which nothing was run. Phases that do not exist for it are not applicable from the start."""
+    from torch_tpu.conformance import catalog
+
+    info = catalog.by_name().get(case.op)
+    phases = MATRIX_PHASES if info is None else catalog.phases_of(info, catalog.dtype_of(case.dtype))
+    return Row(case.op, case.dtype, "".join("." if phase in phases else "-" for _, _, phase in COLUMNS))
+
+
+def _with(row: Row, column: Column, letter: str, reason: str) -> Row:
+    index, name = _INDEX[column], name_of(column)
+    reasons = {key: text for key, text in row.reasons.items() if key != name} | ({name: reason} if reason else {})
+    return replace(row, cells=row.cells[:index] + letter + row.cells[index + 1 :], reasons=reasons)
+
+
+def _judged(result: Result, gaps: Gaps) -> tuple[str, str]:
+    """A result's letter, and why."""
+    if result.status == "passed":
+        return ("D" if result.by == "decomposition" else "P"), ""
+    if result.status == "skipped":
+        return "-", result.reason
+    gap = gaps.declared(result.case)
+    if gap is not None:
+        return "G", gap.reason
+    if result.status == "fallback":
+        return "F", result.reason
+    return "W", result.reason if result.status == "failed" else f"{result.status}: {result.reason}"
+
+
+def _inherit(row: Row) -> Row:
+    """Where no program can be captured without values, a cell is what the same call is here, if that does not pass."""
+    for column in COLUMNS:
+        _, place, phase = column
+        here = row.cell(("strict", HERE, phase))
+        if place != HERE and row.cell(column) == "-" and here in "FG":
+            row = _with(row, column, here, row.reasons.get(name_of(("strict", HERE, phase)), ""))
+    return row
+
+
+def load(path: Path = FILE) -> Matrix:
+    """A stored matrix; an empty one if there is no such file.
+
+    Raises:
+        ValueError: it is of other columns than these.
+    """
+    if not path.exists():
+        return Matrix()
+    first, *lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    if first["columns"] != [name_of(column) for column in COLUMNS]:
+        raise ValueError(f"{path} is of an older format; run the matrix again")
+    rows = tuple(
+        Row(line["op"], line["dtype"], line["cells"], _by_column(line.get("reasons", {})))
+        for line in lines
+        if "op" in line
+    )
+    return Matrix(first["versions"], rows, {line["lowering"]: tuple(line["by"]) for line in lines if "by" in line})
+
+
+def store(matrix: Matrix, path: Path = FILE) -> None:
+    """Writes a matrix, one line a row."""
+    lines: list[dict[str, Any]] = [
+        {"versions": dict(matrix.versions), "columns": [name_of(column) for column in COLUMNS]}
+    ]
+    for row in matrix.rows:
+        line = {"op": row.op, "dtype": row.dtype, "cells": row.cells}
+        lines.append(line | ({"reasons": _by_reason(row.reasons)} if row.reasons else {}))
+    lines += [{"lowering": name, "by": list(ops)} for name, ops in matrix.lowerings.items()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+
+
+def _by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:
+    """Most columns of a row have the same reason, which is written once."""
+    found: dict[str, list[str]] = {}
+    for column in map(name_of, COLUMNS):
+        if column in reasons:
+            found.setdefault(reasons[column], []).append(column)
+    return found
+
+
+def _by_column(reasons: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    return {column: text for text, columns in reasons.items() for column in columns}
+
+
+def read_results(path: Path) -> list[Result]:
+    """The results in a file that a run wrote, the last one of each case."""
+    _, *lines = path.read_text(encoding="utf-8").splitlines()
+    found: dict[Case, Result] = {}
+    for line in lines:
+        try:
+            result = Result.from_json(json.loads(line))
+        except json.JSONDecodeError:
+            continue  # the process was ended while it wrote this line
+        found[result.case] = result
+    return list(found.values())
+
+
+def missing(matrix: Matrix, cases: Iterable[Case]) -> list[Case]:
+    """The cases of which the matrix knows nothing yet."""
+    rows = {(row.op, row.dtype): row for row in matrix.rows}
+    found = []
+    for case in cases:
+        row, column = rows.get((case.op, case.dtype)), (case.mode, case.place, case.phase)
+        if row is None or column not in _INDEX or row.cell(column) == ".":
+            found.append(case)
+    return found
