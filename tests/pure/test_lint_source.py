@@ -311,6 +311,8 @@ def test_rules_are_selected_by_their_beginnings():
 def test_what_is_not_python_is_a_finding():
     (finding,) = check_text("def f(:\n", "a.py")
     assert (finding.rule, finding.line) == ("TPU000", 1)
+    (finding,) = check_text("x = " + " + ".join(["y"] * 3000) + "\n", "a.py")
+    assert finding.rule == "TPU000" and "nested too deeply" in finding.reason
 
 
 def test_directories_are_read_without_what_is_hidden(tmp_path):
