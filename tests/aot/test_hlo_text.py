@@ -96,6 +96,46 @@ def test_a_fusion_does_what_is_in_it_and_reads_what_it_slices(module):
     assert work.nbytes == read + written
 
 
+def test_an_operand_that_passes_through_an_inner_fusion_is_read_whole():
+    text = """\
+%inner (p: bf16[64,32]) -> bf16[2048] {
+  %p = bf16[64,32]{1,0} parameter(0)
+  ROOT %bitcast = bf16[2048]{0} bitcast(%p)
+}
+
+%fused (q: bf16[64,32]) -> bf16[2048] {
+  %q = bf16[64,32]{1,0} parameter(0)
+  %flat = bf16[2048]{0} fusion(%q), kind=kLoop, calls=%inner
+  ROOT %tanh = bf16[2048]{0:S(1)} tanh(%flat)
+}
+
+ENTRY %main (a: bf16[64,32]) -> bf16[2048] {
+  %a = bf16[64,32]{1,0} parameter(0)
+  ROOT %fusion = bf16[2048]{0:S(1)} fusion(%a), kind=kLoop, calls=%fused
+}
+"""
+    module = hlo_text.parse(text)
+    assert hlo_work.work_of(module, module.entry, module.entry.root).nbytes == 2 * 64 * 32
+
+
+@pytest.mark.parametrize(("source", "target", "nbytes"), [(0, 1, 256), (1, 0, 256), (0, 0, 512), (1, 1, 0)])
+def test_an_asynchronous_slice_reads_and_writes_what_is_in_hbm(source, target, nbytes):
+    text = f"""\
+%async (p: s8[1024]) -> s8[256] {{
+  %p = s8[1024]{{0:S({source})}} parameter(0)
+  ROOT %slice = s8[256]{{0:S({target})}} slice(%p), slice={{[0:256]}}
+}}
+
+ENTRY %main (a: s8[1024]) -> s8[256] {{
+  %a = s8[1024]{{0:S({source})}} parameter(0)
+  %start = ((s8[1024]{{0:S({source})}}), s8[256]{{0:S({target})}}, s32[]{{:S(2)}}) async-start(%a), calls=%async
+  ROOT %done = s8[256]{{0:S({target})}} async-done(%start)
+}}
+"""
+    module = hlo_text.parse(text)
+    assert sum(hlo_work.work_of(module, module.entry, i).nbytes for i in module.entry.instructions) == nbytes
+
+
 def test_a_buffer_that_is_updated_in_place_counts_by_the_update():
     text = """\
 %fused (p0: f32[100,8], p1: f32[1,8], p2: s32[]) -> f32[100,8] {

@@ -50,6 +50,28 @@ def test_scan(x):
     check(lambda x: running(x)[1], x.clone().requires_grad_(), gradients=True)
 
 
+def test_what_a_scan_only_moves_is_not_collected():
+    x, w = torch.randn(3, 4, 5), torch.randn(3, 5, 2)
+
+    def step(carry, pair):
+        a, b = pair
+        moved = a.permute(1, 0).clone(), b.t().transpose(0, 1).clone(), a.transpose(-1, -2).t().clone()
+        return carry + (a @ b).sum(), (*moved, a.t() @ a)
+
+    def function(x, w):
+        return scan(step, torch.zeros((), device=x.device), (x, w))
+
+    one_program(function, x, w)
+    texts = []
+    compiled = torch.compile(function, backend="tpu", options={"debug_callback": lambda p: texts.append(p.stablehlo)})
+    compiled(x.to("tpu"), w.to("tpu"))
+    (text,) = texts
+    loop = next(line for line in text.splitlines() if "}) : (tensor<i32>" in line)
+    state = loop.partition("->")[2]
+    assert state.count("tensor<3x5x5xf32>") == 1, "the product is collected"
+    assert state.count("tensor<3x") == 1, "and nothing else"
+
+
 def test_map(x):
     one_program(lambda x: map_rows(lambda row, y: row.sin() + y, x, x.sum(0)), x)
 

@@ -10,6 +10,7 @@ import re
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import nn
 from typer.testing import CliRunner
 
@@ -202,6 +203,63 @@ def test_tuples_and_keywords():
     assert [layer.name for layer in found["exact"].layers] == ["lstm", "attention", ""]
     assert found["exact"].within and not any(layer.note for layer in found["exact"].layers)
     assert not found["medium"].layers[0].sound
+
+
+def test_checkpoints_call_layers_again():
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Sequential(nn.Linear(8, 8), nn.Identity()))
+            self.last = nn.Linear(8, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(torch.utils.checkpoint.checkpoint(self.inner, x, use_reentrant=False))
+
+    torch.manual_seed(6)
+    result = numerics.compare(Checkpointed(), torch.randn(4, 8), precisions=["exact", "medium"], backward=True)
+    calls = [(layer.name, layer.index) for layer in result["exact"].layers]
+    assert calls[:3] == [("inner.0", 0), ("inner.1", 0), ("inner.2.0", 0)] and ("inner.0", 1) in calls
+    assert result["exact"].within and not any(layer.note for layer in result["exact"].layers)
+    assert len(result["medium"].gradients) == 6 and result["medium"].first_gradient is not None
+
+
+def test_calls_that_fail_are_left_out():
+    class Trying(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wide, self.narrow = nn.Sequential(nn.Linear(8, 2)), nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            try:
+                return self.wide(x)
+            except RuntimeError:
+                return self.narrow(x)
+
+    found = numerics.compare(nn.Sequential(Trying()), torch.randn(3, 4), precisions=["exact"])["exact"]
+    assert [layer.name for layer in found.layers] == ["0.narrow", "0", ""] and found.within
+
+
+def test_orders_that_pytorch_leaves_open_and_devices_by_name():
+    """As a mixture of experts: tokens are sorted by expert, and a module is told the device."""
+
+    class Inner(nn.Module):
+        def forward(self, x: torch.Tensor, device: torch.device) -> torch.Tensor:
+            return x + torch.ones(3, device=device)
+
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Inner()
+
+        def forward(self, x: torch.Tensor, expert: torch.Tensor) -> torch.Tensor:
+            order = torch.sort(expert)[1]
+            return self.inner(x[order], device=x.device)[torch.argsort(order)]
+
+    torch.manual_seed(5)
+    inputs = torch.randn(100, 3), torch.randint(0, 4, (100,))
+    assert not torch.equal(torch.sort(inputs[1])[1], torch.sort(inputs[1], stable=True)[1]), "the CPU's order differs"
+    found = numerics.compare(Experts(), inputs, precisions=["exact"])["exact"]
+    assert found.within and found.first_made is None and not any(layer.note for layer in found.layers)
 
 
 def test_what_differs_in_shape_or_is_not_called_is_said():

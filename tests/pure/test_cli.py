@@ -46,6 +46,10 @@ SURFACE = {
         "--ops",
         "--dtypes",
         "--phases",
+        "--modes",
+        "--places",
+        "--matrix",
+        "--missing",
         "--device",
         "--limit",
         "--shard",
@@ -55,6 +59,7 @@ SURFACE = {
         "--gaps",
         "--write-gaps",
     },
+    "conformance matrix": {"--file", "--html"},
     "conformance models": {
         "--names",
         "--libraries",

@@ -271,6 +271,13 @@ def test_names_are_followed_through_scopes():
     assert found("class cuda:\n    pass\ncuda.synchronize()\n") == []
 
 
+def test_imports_that_depend_on_a_condition_are_known():
+    text = "from transformers.utils import is_torch_available, is_flash_attn_2_available\n"
+    text += "if is_torch_available():\n    import torch as t\nif is_flash_attn_2_available():\n    import flash_attn\n"
+    assert found(text + "t.cuda.synchronize()\n") == ["TPU010"]
+    assert found(text + "flash_attn.flash_attn_func()\n") == []
+
+
 def test_a_finding_says_where_and_what_to_do():
     (finding,) = check_text("import torch_xla.core.xla_model as xm\n\nxm.mark_step()\n", "a.py", Selection(["TPU02"]))[
         1:
@@ -304,6 +311,8 @@ def test_rules_are_selected_by_their_beginnings():
 def test_what_is_not_python_is_a_finding():
     (finding,) = check_text("def f(:\n", "a.py")
     assert (finding.rule, finding.line) == ("TPU000", 1)
+    (finding,) = check_text("x = " + " + ".join(["y"] * 3000) + "\n", "a.py")
+    assert finding.rule == "TPU000" and "nested too deeply" in finding.reason
 
 
 def test_directories_are_read_without_what_is_hidden(tmp_path):

@@ -207,7 +207,7 @@ class _Analysis:
         cost.least += least * times
         cost.cycles += (least if said is None else max(least, said)) * times
         cost.estimate += estimate * times
-        bound = "memory" if memory >= max(compute, estimate * 0.999) else "compute"
+        bound = "memory" if memory > compute else "compute"
         cost.compute_bound += estimate * times if bound == "compute" else 0.0
         seconds = estimate * times
         if seconds:

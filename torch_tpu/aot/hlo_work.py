@@ -159,7 +159,8 @@ def _bytes(module: Module, computation: Computation, instruction: Instruction) -
     if opcode.endswith("-start") and instruction.called:
         return _called_bytes(module, instruction.called[0])
     if opcode in _SLICING:
-        return 2.0 * sum(shape.hbm_bytes for shape in instruction.shapes)
+        source = computation.by_name[instruction.operands[0]].shape
+        return sum(shape.nbytes * (source.space == 0) + shape.hbm_bytes for shape in instruction.shapes)
     if opcode in _UPDATING:
         update = computation.by_name[instruction.operands[1 if opcode == "dynamic-update-slice" else -1]]
         return 2.0 * sum(shape.nbytes for shape in update.shapes) * (instruction.shape.space == 0)
@@ -182,8 +183,8 @@ def _called_bytes(module: Module, name: str) -> float:
 def _read(module: Module, computation: Computation, value: Instruction) -> float:
     """Bytes that a fused computation reads of one of its parameters."""
     whole = sum(shape.hbm_bytes for shape in value.shapes)
-    if not whole:
-        return 0.0
+    if not whole or value is computation.root:  # what is returned is read by whoever called this
+        return whole
     total = 0.0
     for user in computation.users.get(value.name, ()):
         if user.opcode in _SLICING and user.operands[0] == value.name:

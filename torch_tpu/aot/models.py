@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 import torch
+import torch._dynamo
 
 from torch_tpu.aot import capture
 from torch_tpu.aot.compiled import Compiled
@@ -45,7 +46,6 @@ class Workload:
     """Keep no activations of a layer but its input, where the model supports that."""
     data_parallel: bool = False
     """Train under DistributedDataParallel on all devices of the topology."""
-
     unrolled: bool = False
     """In training, compile each layer by itself. By default layers that are alike are one loop, of which the compiler sees
     one layer, unless activations are recomputed."""
@@ -55,8 +55,8 @@ class Workload:
             raise ValueError(f"there is no mode {self.mode!r}; there are: {', '.join(MODES)}")
         if self.batch < 1 or self.seq < 1:
             raise ValueError(f"batch and seq are at least 1, not {self.batch} and {self.seq}")
-        if self.mode != "train" and (self.data_parallel or self.recompute):
-            raise ValueError(f"data_parallel and recompute are for training, not for {self.mode}")
+        if self.mode != "train" and (self.data_parallel or self.recompute or self.unrolled):
+            raise ValueError(f"data_parallel, recompute and unrolled are for training, not for {self.mode}")
         if not isinstance(getattr(torch, self.dtype, None), torch.dtype):
             raise ValueError(f"torch has no dtype {self.dtype!r}")
 
@@ -106,12 +106,12 @@ def _trace_function(workload: Workload, topology: str) -> tuple[Compiled, ModelF
 
 def _trace_config(workload: Workload, topology: str) -> tuple[Compiled, ModelFlops | None]:
     model = from_config(workload.model, getattr(torch, workload.dtype))
-    flops = model_flops(model, workload.seq, workload.mode)
     if workload.recompute:
         model.gradient_checkpointing_enable()
     make = {"train": _train, "prefill": _prefill, "decode": _decode}[workload.mode]
+    known = model_flops(model, workload.seq, workload.mode)
     with _without_looking_for_packed_sequences():
-        return make(model, workload, topology), flops
+        return make(model, workload, topology), known
 
 
 def from_config(path: str, dtype: torch.dtype) -> Any:
@@ -148,11 +148,11 @@ def _tokens(batch: int, length: int) -> torch.Tensor:
 
 def _train(model: Any, workload: Workload, topology: str) -> Compiled:
     tokens = _tokens(workload.batch, workload.seq)
-    kwargs = {"input_ids": tokens, "labels": tokens, "use_cache": False}
-    options: dict[str, Any] = {"optimizer": torch.optim.AdamW, "data_parallel": workload.data_parallel}
     model.train()
     if not workload.unrolled and not workload.recompute and can_fold(model):
         model = torch.compile(fold_layers(model), dynamic=False)
+    kwargs = {"input_ids": tokens, "labels": tokens, "use_cache": False}
+    options: dict[str, Any] = {"optimizer": torch.optim.AdamW, "data_parallel": workload.data_parallel}
     return capture.compile(model, (), topology, kwargs=kwargs, **options)
 
 
@@ -181,6 +181,11 @@ def _decode(model: Any, workload: Workload, topology: str) -> Compiled:
         return capture.compile(step, (_tokens(workload.batch, 1),), topology)
 
 
+@torch._dynamo.dont_skip_tracing
+def _whole_sequences(position_ids: torch.Tensor) -> None:
+    """Which sequence each token belongs to: there is one in a row."""
+
+
 @contextlib.contextmanager
 def _without_looking_for_packed_sequences() -> Iterator[None]:
     """Each sequence is whole: Transformers would read the positions, which have no values here, to find that out."""
@@ -190,7 +195,7 @@ def _without_looking_for_packed_sequences() -> Iterator[None]:
     if before is None:
         yield
         return
-    masking_utils.find_packed_sequence_indices = lambda position_ids: None
+    masking_utils.find_packed_sequence_indices = _whole_sequences
     try:
         yield
     finally:

@@ -6,7 +6,7 @@ For one token of a sequence of length S, with P parameters that take part in mat
     training:   three times that, 6 P + 6 L H (d_qk + d_v) S: the backward pass costs two forward ones
 
 The embedding table does not count (it is a lookup) unless it is the output layer too; of a mixture of experts the active part
-counts. Recomputed activations never do. TorchTitan counts attention in full, as above; MaxText counts half of it, since a
+counts. A prefill needs the output layer for the last token only. Recomputed activations never do. TorchTitan counts attention in full, as above; MaxText counts half of it, since a
 causal mask leaves only half of the products to be needed. Reports state both.
 """
 
@@ -70,7 +70,9 @@ def model_flops(model: torch.nn.Module, seq: int, mode: str) -> ModelFlops | Non
     qk = rope + nope if rope and nope else width
     v = getattr(config, "v_head_dim", None) or width
     lengths = sum(_attended(config, layers, seq))
-    total, active = _parameters(model, config)
+    total, active, output = _parameters(model, config)
+    if mode == "prefill":
+        active -= output * (1 - 1 / seq)
     return ModelFlops(
         parameters=total,
         active=active,
@@ -92,8 +94,8 @@ def _attended(config: Any, layers: int, seq: int) -> Iterable[int]:
             yield min(seq, window if kind == "sliding_attention" else getattr(config, "attention_chunk_size", seq))
 
 
-def _parameters(model: torch.nn.Module, config: Any) -> tuple[int, float]:
-    """All parameters, and those that take part in a token's matrix products."""
+def _parameters(model: torch.nn.Module, config: Any) -> tuple[int, float, int]:
+    """All parameters, those that take part in a token's matrix products, and those of the output layer among them."""
     parameters = dict(model.named_parameters())  # shared ones once
     total = sum(parameter.numel() for parameter in parameters.values())
     tables = {id(m.weight): m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Embedding)}
@@ -108,4 +110,4 @@ def _parameters(model: torch.nn.Module, config: Any) -> tuple[int, float]:
     if experts and chosen:
         routed = sum(p.numel() for name, p in parameters.items() if ".experts." in name)
         active -= routed * (1 - chosen / experts)
-    return total, active
+    return total, active, 0 if output is None else output.weight.numel()

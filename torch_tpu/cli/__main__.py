@@ -64,7 +64,8 @@ def plan(
         bool, typer.Option("--data-parallel", help="Train on all devices together, by DistributedDataParallel.")
     ] = False,
     unrolled: Annotated[
-        bool, typer.Option("--unrolled", help="Compile each layer by itself, not layers that are alike as a loop.")
+        bool,
+        typer.Option("--unrolled", help="Train with each layer by itself, not with layers that are alike as a loop."),
     ] = False,
     sweep: Annotated[
         list[str] | None, typer.Option(help="What to try: batch=1,2,4 or seq=2048,4096; repeatable.")
@@ -78,23 +79,9 @@ def plan(
     """Compiles a model for TPUs that need not be here: does it fit, how fast, at what cost? Needs no network."""
     from torch_tpu.cli import plan
 
-    raise typer.Exit(
-        plan.run(
-            model,
-            topology,
-            mode,
-            batch,
-            seq,
-            dtype,
-            recompute,
-            data_parallel,
-            unrolled,
-            sweep or [],
-            price or [],
-            json,
-            html,
-        )
-    )
+    workload = {"model": model, "mode": mode, "batch": batch, "seq": seq, "dtype": dtype}
+    workload |= {"recompute": recompute, "data_parallel": data_parallel, "unrolled": unrolled}
+    raise typer.Exit(plan.run(workload, topology, sweep or [], price or [], json, html))
 
 
 @app.command()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -14,31 +16,23 @@ console = Console(highlight=False)
 
 
 def run(
-    model: str,
+    workload: Mapping[str, Any],
     topology: str,
-    mode: str,
-    batch: int,
-    seq: int,
-    dtype: str,
-    recompute: bool,
-    data_parallel: bool,
-    unrolled: bool,
     sweep: list[str],
     price: list[str],
     json_file: Path | None,
     html_file: Path | None,
 ) -> int:
-    """Prints the report and writes it; the exit status is 1 if nothing compiles, and 2 where the question is wrong."""
+    """Prints the report of a `Workload` and writes it; the exit status is 1 if nothing compiles, and 2 where the question is wrong."""
     torch_tpu._autoload()
-    from torch_tpu.aot import models, plan, render
+    from torch_tpu.aot import models, plans, render
 
     try:
-        workload = models.Workload(model, mode, batch, seq, dtype, recompute, data_parallel, unrolled)  # type: ignore[arg-type]
         with console.status("") as status:
-            reports = plan.plan(
-                workload,
+            reports = plans.plan(
+                models.Workload(**workload),
                 [name for name in topology.split(",") if name],
-                sweep=plan.parse_sweep(" ".join(sweep)),
+                sweep=plans.parse_sweep(" ".join(sweep)),
                 prices=price,
                 told=status.update,
             )

@@ -91,14 +91,21 @@ def while_loop(
 
 @handler("scan")
 def scan(run: Interpreter, combine: fx.GraphModule, init: Any, xs: Any, additional: Any) -> Any:
-    """carry, y = combine(carry, x) along dimension 0 of xs; returns the last carry and all y."""
+    """carry, y = combine(carry, x) along dimension 0 of xs; returns the last carry and all y.
+
+    A y that is an x with its dimensions in another order is not collected step by step: PyTorch's backward pass asks for
+    the weights of each layer in that way.
+    """
     _only_tensors([*init, *xs], "carried or scanned values")
     length = xs[0].shape[0]
     slices = [run.read(x) for x in xs]
     examples = _examples(combine)
     _only_tensors(examples, "results of a scan")
+    moved = {place: found for place in range(len(init), len(examples)) if (found := _moved(combine, place, init, xs))}
+    collected = [place for place in range(len(init), len(examples)) if place not in moved]
     stacked = [
-        hlo.full((length, *example.shape), 0, hlo.types.held_dtype(example.dtype)) for example in examples[len(init) :]
+        hlo.full((length, *examples[place].shape), 0, hlo.types.held_dtype(examples[place].dtype))
+        for place in collected
     ]
 
     def step(index: Value, *state: Value) -> list[Value]:
@@ -111,13 +118,43 @@ def scan(run: Interpreter, combine: fx.GraphModule, init: Any, xs: Any, addition
             hlo.dynamic_update_slice(
                 whole, hlo.expand_dims(part, [0]), [index, *[hlo.scalar(0, torch.int32)] * part.ndim]
             )
-            for whole, part in zip(state[len(init) :], results[len(init) :], strict=True)
+            for whole, part in zip(state[len(init) :], [results[place] for place in collected], strict=True)
         ]
         return [*results[: len(init)], *outputs]
 
     results = hlo.fori_loop(length, [*[run.read(value) for value in init], *stacked], step)
     carry = _results(run, results[: len(init)], init)
-    return (*carry, *[run.new(value) for value in results[len(init) :]])
+    returned = dict(zip(collected, results[len(init) :], strict=True))
+    for place, (source, order) in moved.items():
+        returned[place] = hlo.transpose(slices[source], [0, *[dim + 1 for dim in order]])
+    return (*carry, *[run.new(returned[place]) for place in range(len(init), len(examples))])
+
+
+_SAME = ("alias", "alias_copy", "clone", "detach", "detach_copy")
+
+
+def _moved(combine: fx.GraphModule, place: int, init: Any, xs: Any) -> tuple[int, list[int]] | None:
+    """Which scanned value a result of a body is, and the order of its dimensions; None where it is computed."""
+    (output,) = combine.graph.find_nodes(op="output")
+    node = output.args[0][place]
+    order = list(range(node.meta["val"].ndim))
+    while node.op == "call_function" and isinstance(node.target, OpOverload):
+        name = node.target._schema.name.removeprefix("aten::")
+        source = node.args[0]
+        ndim = node.meta["val"].ndim
+        dims = list(range(ndim))
+        if name.removesuffix("_copy") in ("t", "transpose"):
+            first, second = node.args[1:3] if len(node.args) > 1 else (0, ndim - 1)
+            dims[first], dims[second] = dims[second], dims[first]
+        elif name.removesuffix("_copy") == "permute":
+            dims = [dim % ndim for dim in node.args[1]]
+        elif name not in _SAME:
+            return None
+        order = [dims[dim] for dim in order]
+        node = source
+    inputs = combine.graph.find_nodes(op="placeholder")
+    index = inputs.index(node) - len(init) if node.op == "placeholder" else -1
+    return (index, order) if 0 <= index < len(xs) else None
 
 
 @handler("map_impl")

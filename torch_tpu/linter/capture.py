@@ -33,8 +33,8 @@ from torch_tpu.ops.registry import Lowering
 from torch_tpu.runtime.compile_only import Absent, CompileOnlyClient, Planned
 from torch_tpu.stats import counters
 
-MOST_READS = 1000
-"""After so many values that are read, a loop is taken to wait for one that never comes."""
+MOST_READS = 16
+"""After a line has read so many values, it is taken to wait for one that never comes, and the function is stopped."""
 _LIBRARIES = tuple(os.path.dirname(module.__file__ or "") + os.sep for module in (torch, errors))
 _FRAME = re.compile(r'File "(.*)", line (\d+)')
 
@@ -52,8 +52,14 @@ class Captured:
     shapes: dict[tuple[Spot, str], set[tuple[Any, ...]]] = field(default_factory=dict)
     """The different sizes and dtypes that an operator was called with at a place, which is where it is written: the layers
     of a model share a line of torch.nn."""
+    stopped_at: Spot | None = None
+    """Where the function waited for a value that never came, if it did."""
     between: int = 0
     """Calls in compiled graphs that no program can do."""
+
+
+class _Stopped(BaseException):
+    """Ends the function; not caught by its own handlers."""
 
 
 class _Recorder(TorchDispatchMode):
@@ -104,15 +110,11 @@ class _Recorder(TorchDispatchMode):
     def value_read(self, array: Absent, dtype: torch.dtype) -> torch.Tensor:
         """What the device answers where it has no value."""
         shown = f"{str(dtype).removeprefix('torch.')}{list(array.shape)}"
-        self.captured.reads.append((self._spot or _user_frame(), shown))
-        if len(self.captured.reads) > MOST_READS:
-            raise errors.NoValueError(
-                errors.message(
-                    f"more than {MOST_READS} values are read",
-                    why="nothing is computed while a program is looked at, and all that is read is zero",
-                    do="give a step whose loops end whatever the values are",
-                )
-            )
+        spot = self._spot or _user_frame()
+        self.captured.reads.append((spot, shown))
+        if sum(other == spot for other, _ in self.captured.reads) > MOST_READS:
+            self.captured.stopped_at = spot
+            raise _Stopped
         return torch.zeros(array.shape, dtype=dtype)
 
 
@@ -128,7 +130,6 @@ def capture(
     Raises:
         ValueError: there is no such topology.
         PlatformError: the TPU compiler is not installed.
-        NoValueError: the function reads values without end.
     """
     recorder = _Recorder()
     options: dict[str, Any] = {
@@ -145,10 +146,11 @@ def capture(
         client.assume = recorder.value_read
         observers.append(recorder)
         try:
-            with _remembering_forward(), recorder:
+            with contextlib.suppress(_Stopped), _remembering_forward(), recorder:
                 answer = target(*given, **named)
-            _plug.flush()  # with the answer alive: it is what the last program returns
-            del answer
+                _plug.flush()  # with the answer alive: it is what the last program returns
+                del answer
+            _plug.flush()
         finally:
             observers.remove(recorder)
             client.assume = None
@@ -188,14 +190,17 @@ def _user_frame() -> Spot | None:
     return None
 
 
-_MODULES = os.path.join(os.path.dirname(torch.nn.__file__ or ""), "modules") + os.sep
+_SHARED = tuple(
+    os.path.join(os.path.dirname(torch.__file__ or ""), *parts) + os.sep for parts in (("nn", "modules"), ("optim",))
+)
+"""What runs for many layers and parameters on a single line of the user's."""
 
 
 def _is_called_by_user() -> bool:
-    """Whether no module of torch.nn is between the user's frame and the call."""
+    """Whether the call is for what is written in the user's frame, and not for each layer or parameter of a model."""
     frame = sys._getframe(1)
     while frame is not None and not _is_users(frame.f_code.co_filename):
-        if frame.f_code.co_filename.startswith(_MODULES):
+        if frame.f_code.co_filename.startswith(_SHARED):
             return False
         frame = frame.f_back  # type: ignore[assignment]
     return frame is not None

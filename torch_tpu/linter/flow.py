@@ -215,7 +215,10 @@ class Flow(Expressions):
         self._branch(node.body, absent=what == "cuda", seldom=seldom)
         after, self.scope.names = self.scope.names, names
         self._branch(node.orelse, absent=what == "other", seldom=syntax.ends_loop(node.orelse, bool(self.loops)))
-        if syntax.leaves(node.body) or what == "cuda":
+        if what == "cuda":  # what only that branch defines is asked for where it ran
+            self.scope.names = after | self.scope.names
+            return
+        if syntax.leaves(node.body):
             return
         keep = syntax.leaves(node.orelse) or what == "other"
         self.scope.names = after if keep else self._join(after, self.scope.names)

@@ -43,6 +43,8 @@ def _asks_for_others(name_of: NameOf, call: ast.Call) -> bool:
         return False
     if last == "startswith" and call.args and isinstance(call.args[0], ast.Constant):
         return str(call.args[0].value) in ("cuda", "xla", "mps", "xpu")
+    if last == "is_torch_available":
+        return False
     if last == "is_scripting":
         return True
     if isinstance(call.func, ast.Name) and call.func.id == "hasattr" and call.args:

@@ -19,7 +19,7 @@ and, from v6e on, 4 of 256 x 256. With 1.5, 1.75, 1.75 and 2.2 GHz these are the
 pages, and the compiler expects 0.92, 0.87, 0.59 and 0.72 of them for a product of 2048 x 2048."""
 LOW_RATE = 0.5
 """Products that reach less than this part of the peak are looked at."""
-SMALL = 1024
+SMALL = 256
 """A product that the matrix units could do in so few cycles is small: an operation takes about 2000 cycles to start."""
 LEAST_ELEMENTS = 1024
 """Fewer elements in an emulated dtype are not worth a word."""
@@ -116,7 +116,8 @@ def judge(
         if not taken or taken / max(1, all_cycles) < least_share:
             continue
         ideal = sum(product.operations for _, product in here) / peak
-        spot, largest = max(here, key=lambda item: item[1].operations)
+        spot = max((spot for spot, _ in here), key=lambda spot: spot.column)
+        largest = max((product for _, product in here), key=lambda product: product.operations)
         rate, share = ideal / taken, taken / all_cycles
         about = f"{largest}: the compiler expects {rate:.1%} of the matrix units' rate, in {share:.1%} of the cycles"
         if all(product.is_small(peak) for _, product in here):

@@ -25,8 +25,8 @@ MOVES = frozenset({
 """What a fusion that only moves data consists of."""
 WASTE = 1.5
 """Arrays that take this many times the size of their elements are reported."""
-LEAST_WASTE = 1 << 16
-"""Bytes of padding that are not worth a word."""
+LEAST_BYTES = 1 << 16
+"""Fewer bytes of padding, or of copies, are not worth a word."""
 MANY = 6
 """So many different sizes at one line are reported."""
 _INSTEAD = {
@@ -53,6 +53,8 @@ class Report:
     """The same."""
     unread: int
     """Programs whose optimized HLO this version of jaxlib cannot read: nothing is said of those."""
+    stopped_at: str
+    """Where the function was stopped, since it waited for a value that never comes; empty if it ended."""
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self.findings)
@@ -64,6 +66,8 @@ class Report:
         about = f"{self.num_programs} programs, {self.cycles} cycles and {_size(self.bytes_accessed)} accessed, as the compiler estimates"
         if self.unread:
             about += f"; {self.unread} of them could not be read"
+        if self.stopped_at:
+            about += f"; stopped at {self.stopped_at}, which waits for a value: nothing is computed, and all that is read is 0"
         return "\n".join([*map(str, self.findings), f"{rules.count(self.findings)}: {about}"])
 
 
@@ -88,7 +92,6 @@ def lint(
     Raises:
         ValueError: there is no such topology.
         PlatformError: the TPU compiler (the package libtpu) is not installed.
-        NoValueError: the function reads values without end.
     """
     captured, client = capture.capture(function, args, kwargs or {}, topology)
     seen = [_Seen(program, captured.runs.count(program)) for program in dict.fromkeys(captured.runs)]
@@ -100,6 +103,7 @@ def lint(
         judged.cycles,
         sum(program.bytes_accessed for program in seen),
         sum(program.module is None for program in seen),
+        f"{captured.stopped_at.file}:{captured.stopped_at.line}" if captured.stopped_at is not None else "",
     )
 
 
@@ -121,15 +125,30 @@ class _Seen:
             yield computation, times * self.times
 
 
+Line = tuple[str, int] | None
+"""A file and a line, where they are known: the passes of autograd know no columns."""
+
+
 @dataclass
 class _Moved:
     """Copies at one line."""
 
+    spot: Spot | None = None
     num_bytes: int = 0
     cycles: int = 0
     count: int = 0
     example: str = ""
     operator: str = ""
+
+
+@dataclass
+class _Padded:
+    """Arrays of one shape at one line."""
+
+    array: Array
+    spot: Spot | None = None
+    waste: int = 0
+    count: int = 0
 
 
 class _Judge:
@@ -159,7 +178,7 @@ class _Judge:
         return cycles / self.cycles if self.cycles else 0.0
 
     def _relayouts(self) -> Iterator[Finding]:
-        lines: dict[Spot | None, _Moved] = defaultdict(_Moved)
+        lines: dict[Line, _Moved] = defaultdict(_Moved)
         for program in self.programs:
             for computation, times in program.computations():
                 for instruction in computation.instructions.values():
@@ -167,18 +186,19 @@ class _Judge:
                     if not change:
                         continue
                     spot, operator = place(computation, instruction)
-                    moved = lines[spot]
+                    moved = lines[_line(spot)]
+                    moved.spot = _better(moved.spot, spot)
                     moved.num_bytes += times * _bytes_touched(computation, instruction)
                     moved.cycles += times * instruction.cycles
                     moved.count += times
                     moved.example, moved.operator = moved.example or change, moved.operator or operator
-        for spot, moved in lines.items():
-            if self._share(moved.cycles) < self.least_share:
+        for moved in lines.values():
+            if self._share(moved.cycles) < self.least_share or moved.num_bytes < LEAST_BYTES:
                 continue
             share = moved.num_bytes / self.bytes_accessed if self.bytes_accessed else 0.0
             yield _finding(
                 rules.Relayout,
-                spot,
+                moved.spot,
                 f"{moved.count} {'copies' if moved.count > 1 else 'copy'} for another layout at {moved.operator or 'this'}: "
                 f"{moved.example}; {_size(moved.num_bytes)} ({share:.1%} of all bytes), {self._share(moved.cycles):.1%} of "
                 "the estimated cycles",
@@ -187,7 +207,7 @@ class _Judge:
 
     def _padding(self) -> Iterator[Finding]:
         total = sum(program.memory.total for program in self.programs)
-        lines: dict[tuple[Spot | None, str], tuple[int, int, Array]] = {}
+        lines: dict[tuple[Line, str], _Padded] = {}
         for program in self.programs:
             for computation, _ in program.computations():
                 for instruction in computation.instructions.values():
@@ -195,26 +215,30 @@ class _Judge:
                         if array.padded_bytes < WASTE * array.num_bytes:
                             continue
                         spot, _ = place(computation, instruction)
-                        waste = array.padded_bytes - array.num_bytes
-                        before, count, _ = lines.get((spot, str(array)), (0, 0, array))
-                        lines[spot, str(array)] = (before + waste, count + 1, array)
-        for (spot, shown), (waste, count, array) in lines.items():
-            if waste >= LEAST_WASTE and waste / total >= self.least_share:
-                yield _finding(
-                    rules.Padding,
-                    spot,
-                    f"{'arrays' if count > 1 else 'an array'} of {shown} in {array.layout}: {_size(array.num_bytes)} take "
-                    f"{_size(array.padded_bytes)}{f', {count} times' if count > 1 else ''}",
-                    "put a large dimension last, or join the small ones",
-                )
+                        padded = lines.setdefault((_line(spot), str(array)), _Padded(array))
+                        padded.spot = _better(padded.spot, spot)
+                        padded.waste += array.padded_bytes - array.num_bytes
+                        padded.count += 1
+        for (_, shown), padded in lines.items():
+            if padded.waste < LEAST_BYTES or padded.waste / total < self.least_share:
+                continue
+            many = padded.count > 1
+            yield _finding(
+                rules.Padding,
+                padded.spot,
+                f"{'arrays' if many else 'an array'} of {shown} in {padded.array.layout}: {_size(padded.array.num_bytes)} "
+                f"take {_size(padded.array.padded_bytes)}{f', {padded.count} times' if many else ''}",
+                "put a large dimension last, or join the small ones",
+            )
 
     def _emulated(self) -> Iterator[Finding]:
         cycles = self._cycles_by_line()
-        lines: dict[tuple[Spot, str], int] = {}
+        lines: dict[tuple[Line, str], Spot | None] = {}
         for program in self.programs:
-            for spot, dtype in products.wide_operations(program.text):
-                lines[spot, dtype] = cycles.get(_line(spot), 0)
-        for (spot, dtype), taken in lines.items():
+            for found, dtype in products.wide_operations(program.text):
+                lines[_line(found), dtype] = _better(lines.get((_line(found), dtype)), found)
+        for (line, dtype), spot in lines.items():
+            taken = cycles.get(line, 0)
             if self._share(taken) >= self.least_share:
                 yield _finding(
                     rules.EmulatedDtype,
@@ -223,14 +247,13 @@ class _Judge:
                     f"use {_INSTEAD[dtype]}",
                 )
 
-    def _cycles_by_line(self) -> dict[tuple[str, int], int]:
-        found: dict[tuple[str, int], int] = defaultdict(int)
+    def _cycles_by_line(self) -> dict[Line, int]:
+        found: dict[Line, int] = defaultdict(int)
         for program in self.programs:
             for computation, times in program.computations():
                 for instruction in computation.instructions.values():
                     spot, _ = place(computation, instruction)
-                    if spot is not None:
-                        found[_line(spot)] += instruction.cycles * times
+                    found[_line(spot)] += instruction.cycles * times
         return found
 
 
@@ -318,8 +341,13 @@ def _producers(computation: Computation, instruction: Instruction) -> Iterator[I
             yield computation.instructions[name]
 
 
-def _line(spot: Spot) -> tuple[str, int]:
-    return spot.file, spot.line
+def _line(spot: Spot | None) -> Line:
+    return None if spot is None else (spot.file, spot.line)
+
+
+def _better(known: Spot | None, other: Spot | None) -> Spot | None:
+    """Of two places on a line, the one with a column."""
+    return other if known is None or (other is not None and not known.column) else known
 
 
 def _finding(rule: type[Rule], spot: Spot | None, reason: str, suggestion: str) -> Finding:

@@ -111,7 +111,7 @@ def count(findings: Sequence[Finding]) -> str:
 
 
 class Unreadable(Rule, id="TPU000", severity="error"):
-    """A file is not Python that this version of Python reads.
+    """A file is not Python that this version of Python reads, or is nested too deeply.
 
     Nothing else can be said of such a file.
     """

@@ -19,22 +19,27 @@ _SKIPPED = frozenset({"__pycache__", "build", "node_modules", "site-packages"})
 def check_text(text: str, file: str = "<string>", selection: Selection | None = None) -> list[Finding]:
     """The findings in a file's text, in the order of its lines."""
     wanted = Selection() if selection is None else selection
-    try:
-        tree = ast.parse(text, filename=file)
-    except (SyntaxError, ValueError) as error:
-        line, column = (error.lineno or 1, error.offset or 1) if isinstance(error, SyntaxError) else (1, 1)
-        reason = f"this is not Python: {getattr(error, 'msg', error)}"
-        found = Finding(rules.Unreadable.id, file, line, column, reason, "see where it says", "error")
-        return [found] if found.rule in wanted else []
-    lines = text.splitlines()
+    lines = text.split("\n")
     findings: list[Finding] = []
 
     def add(finding: Finding, first: int, last: int) -> None:
         if finding.rule in wanted and not any(_is_excused(lines[i], finding.rule) for i in {first - 1, last - 1}):
             findings.append(finding)
 
-    Flow(tree, Checks(file, add)).run()
+    if "\0" in text:
+        return _unreadable(file, 1, 1, "this is not Python: there are null bytes in it", wanted)
+    try:
+        Flow(ast.parse(text, filename=file), Checks(file, add)).run()
+    except SyntaxError as error:
+        return _unreadable(file, error.lineno or 1, error.offset or 1, f"this is not Python: {error.msg}", wanted)
+    except RecursionError:
+        return _unreadable(file, 1, 1, "an expression is nested too deeply to be read", wanted)
     return rules.in_order(findings)
+
+
+def _unreadable(file: str, line: int, column: int, reason: str, wanted: Selection) -> list[Finding]:
+    found = Finding(rules.Unreadable.id, file, line, column, reason, "nothing else can be said", "error")
+    return [found] if found.rule in wanted else []
 
 
 def check_paths(paths: Iterable[Path], selection: Selection | None = None) -> tuple[list[Finding], int]:

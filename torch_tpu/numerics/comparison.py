@@ -15,7 +15,7 @@ from torch_tpu import settings
 from torch_tpu.conformance.models.recipe import loss_of, short, tensors
 from torch_tpu.errors import message
 from torch_tpu.numerics.measures import Errors, ShapeDiffers, Tolerance, measure
-from torch_tpu.numerics.record import Call, Move, call_alone, copied, moved, own_results, record, watched
+from torch_tpu.numerics.record import Call, Move, StableSorts, call_alone, copied, moved, own_results, record, watched
 from torch_tpu.numerics.results import GradientResult, LayerResult, PrecisionResult, Report
 from torch_tpu.runtime import platform
 
@@ -143,7 +143,8 @@ def _in_float64(model: nn.Module, calls: Sequence[Call]) -> list[dict[str, torch
     found: list[dict[str, torch.Tensor] | None] = []
     for call in calls:
         try:
-            found.append(call_alone(modules, call, _widened))
+            with StableSorts():
+                found.append(call_alone(modules, call, _widened))
         except Exception:  # noqa: BLE001 - code may name its dtypes
             found.append(None)
     return found

@@ -100,7 +100,8 @@ def _from_json(path: Path, tiny: bool) -> Recipe:
 
 
 def _of_recipe(recipe: Recipe, name: str) -> Found:
-    config: Any = getattr(recipe.model, "config", None)
-    if hasattr(config, "use_cache"):
-        config.use_cache = False  # which would be one more result, and another one for each layer that is called alone
+    for part in recipe.model.modules():
+        config: Any = getattr(part, "config", None)
+        if hasattr(config, "use_cache"):
+            config.use_cache = False  # layers write into a cache, which goes with them through the model
     return Found(name, recipe.model, {**recipe.inputs, **recipe.labels})

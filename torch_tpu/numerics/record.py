@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_tpu.conformance.models.recipe import tensors
 
@@ -49,15 +50,31 @@ def record(model: nn.Module, run: Callable[[], Any]) -> list[Call]:
 
     def after(name: str, index: int, output: Any) -> None:
         call, state = open_calls.pop()
+        while (call.name, call.index) != (name, index):  # one inside has failed, which was expected
+            call, state = open_calls.pop()
         call.output = copies(output)
         call.draws = not torch.equal(state, torch.get_rng_state())
         calls.append(call)
         if open_calls:
             open_calls[-1][0].inside.append(call)
 
-    with watched(model, after, before):
+    with watched(model, after, before), StableSorts():
         run()
     return calls
+
+
+class StableSorts(TorchDispatchMode):
+    """Sorts keep the order of equal elements, as the device's do; PyTorch leaves it open, and its CPU does not.
+
+    Without it the tokens that a mixture of experts gathers for an expert stand in different orders on both sides.
+    """
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if op is torch.ops.aten.sort.default:
+            names = dict(zip(("self", "dim", "descending"), args)) | kwargs
+            return torch.ops.aten.sort.stable(names.pop("self"), stable=True, **names)
+        return op(*args, **kwargs)
 
 
 @contextlib.contextmanager
@@ -125,8 +142,16 @@ def _copied(value: Any) -> Any:
 
 
 def moved(value: Any, move: Move) -> Any:
-    """The same with copies of its tensors, moved."""
-    return pytree.tree_map(lambda x: move(x) if isinstance(x, torch.Tensor) else _copied(x), value)
+    """The same with copies of its tensors, moved, and the CPU where it names that as a device replaced by theirs."""
+
+    def one(x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            return move(x)
+        if isinstance(x, torch.device) and x.type == "cpu":
+            return move(torch.empty(0)).device
+        return _copied(x)
+
+    return pytree.tree_map(one, value)
 
 
 def copied(x: torch.Tensor) -> torch.Tensor:
