@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
 import re
@@ -166,6 +167,7 @@ def test_results_become_cells(tmp_path):
     assert row.cells == "PGD.F.W.-....."
     assert row.reasons["strict backward"] == "a known one" and row.reasons["v5e forward"].startswith("crashed: ")
     assert made.lowerings == {"aten::add.Tensor": ("add",), "aten::frob": ()}
+    made = dataclasses.replace(made, tests={"aten::frob": ("test_frob.py",)})
     matrix.store(made, tmp_path / "m.jsonl")
     assert matrix.load(tmp_path / "m.jsonl") == made
     again = matrix.merge(made, [result("passed", place="v5e")], gaps, made.lowerings)
@@ -212,6 +214,7 @@ SMALL = Matrix(
         Row("nonzero", "float32", "P-P-D-P-P-P-P-"),
     ),
     {"aten::add.Tensor": ("add",), "aten::frob": ()},
+    {"aten::frob": ("test_frob.py",)},
 )
 
 

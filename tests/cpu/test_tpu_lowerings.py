@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -75,3 +77,30 @@ def test_transforms_over_several_dimensions():
 
 def test_transforms_in_single_precision_are_those_of_the_compiler():
     assert "stablehlo.fft" in on_tpu(torch.fft.fft, torch.randn(8, dtype=torch.complex64))[1]
+
+
+WIDE = [0, 1, -1, 2, 3, 7, 10, 2**31, 2**32 - 1, 2**53 + 1, -(2**62) - 3, 2**63 - 1, -(2**63)]
+
+
+@pytest.mark.parametrize("name", ["floor_divide", "remainder", "fmod"])
+def test_64_bit_divisions_are_exact_without_64_bit_divisions(name):
+    function = getattr(torch, name)
+    numbers = torch.cat([torch.tensor(WIDE), integers(200), torch.randint(-100, 100, (50,)), integers(50) >> 31])
+    x, y = (grid.reshape(-1) for grid in torch.meshgrid(numbers, numbers, indexing="ij"))
+    keep = (y != 0) & ((x != -(2**63)) | (y != -1))  # what traps on a CPU
+    x, y = x[keep], y[keep]
+    got, text = on_tpu(function, x, y)
+    assert not re.search(r"stablehlo\.(divide|remainder) .*i64", text)
+    torch.testing.assert_close(got, function(x, y), rtol=0, atol=0)
+
+
+def test_64_bit_divisions_by_zero_are_xlas():
+    x = torch.tensor([5, -5, 0])
+    got, _ = on_tpu(lambda x: torch.div(x, x - x, rounding_mode="trunc").to(torch.int64), x)
+    assert got.shape == x.shape
+    assert on_tpu(torch.fmod, x, x - x)[0].tolist() == [5, -5, 0]
+
+
+def test_common_divisors_of_64_bit_integers():
+    x, y = integers(50), integers(50)
+    torch.testing.assert_close(on_tpu(torch.gcd, x, y)[0], torch.gcd(x, y), rtol=0, atol=0)

@@ -73,6 +73,8 @@ class Matrix:
     lowerings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Entry of the registry -> the operators of the database whose strict programs it wrote; empty: no sample of the
     database reaches it."""
+    tests: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Entry of the registry -> the files of tests/ in which a passing test makes a program with it."""
 
     def counts(self, column: Column) -> Counter[str]:
         """How many rows have which letter."""
@@ -123,7 +125,7 @@ def merge(matrix: Matrix, results: Iterable[Result], gaps: Gaps, registry: Itera
             for name in result.lowerings:
                 uses.setdefault(name, set()).add(case.op)
     done = tuple(_inherit(rows[key]) for key in sorted(rows))
-    return Matrix(installed(), done, {name: tuple(sorted(uses[name])) for name in sorted(uses)})
+    return Matrix(installed(), done, {name: tuple(sorted(uses[name])) for name in sorted(uses)}, matrix.tests)
 
 
 def _empty(case: Case) -> Row:
@@ -181,7 +183,10 @@ def load(path: Path = FILE) -> Matrix:
         for line in lines
         if "op" in line
     )
-    return Matrix(first["versions"], rows, {line["lowering"]: tuple(line["by"]) for line in lines if "by" in line})
+    uses = {line["lowering"]: tuple(line["by"]) for line in lines if "by" in line}
+    return Matrix(
+        first["versions"], rows, uses, {line["lowering"]: tuple(line["tests"]) for line in lines if "tests" in line}
+    )
 
 
 def store(matrix: Matrix, path: Path = FILE) -> None:
@@ -192,7 +197,9 @@ def store(matrix: Matrix, path: Path = FILE) -> None:
     for row in matrix.rows:
         line = {"op": row.op, "dtype": row.dtype, "cells": row.cells}
         lines.append(line | ({"reasons": _by_reason(row.reasons)} if row.reasons else {}))
-    lines += [{"lowering": name, "by": list(ops)} for name, ops in matrix.lowerings.items()]
+    for name, ops in matrix.lowerings.items():
+        files = matrix.tests.get(name)
+        lines.append({"lowering": name, "by": list(ops)} | ({"tests": list(files)} if files else {}))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
 

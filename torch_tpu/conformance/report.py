@@ -60,9 +60,10 @@ def show_matrix(console: Console, matrix: Matrix) -> None:
         console.print(
             f"{good} of {total} items that pass here compile for all TPU generations: {100 * good / total:.2f}%"
         )
-    unused = [name for name, ops in matrix.lowerings.items() if not ops]
+    used = {name for name, ops in matrix.lowerings.items() if ops}
     console.print(
-        f"{len(matrix.lowerings) - len(unused)} of {len(matrix.lowerings)} lowerings are used by these samples"
+        f"{len(used)} of {len(matrix.lowerings)} lowerings are used by these samples, "
+        f"{len(matrix.tests.keys() - used)} more by tests"
     )
 
 

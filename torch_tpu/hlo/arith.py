@@ -166,6 +166,21 @@ def _binary(name: str) -> Callable[[Value | Number, Value | Number], Value]:
     return function
 
 
+def _division(name: str) -> Callable[[Value | Number, Value | Number], Value]:
+    plain = _binary(name)
+
+    def function(x: Value | Number, y: Value | Number) -> Value:
+        x, y = _operands(x, y)
+        if current().narrow and x.dtype in (torch.int64, torch.uint64):
+            from torch_tpu.hlo import division
+
+            return division.of_integers(x, y)[name == "remainder"]
+        return plain(x, y)
+
+    function.__name__ = name
+    return function
+
+
 def _unary(name: str) -> Callable[[Value], Value]:
     def function(x: Value) -> Value:
         return emit(f"stablehlo.{name} {x.name} : {x.type}", x.shape, x.dtype)
@@ -192,8 +207,8 @@ def _chlo_binary(name: str) -> Callable[[Value | Number, Value | Number], Value]
     return function
 
 
-add, subtract, multiply, divide = map(_binary, ("add", "subtract", "multiply", "divide"))
-remainder = _binary("remainder")  # C's: the sign of the dividend
+add, subtract, multiply = map(_binary, ("add", "subtract", "multiply"))
+divide, remainder = _division("divide"), _division("remainder")  # of integers C's: the sign of the dividend
 power, atan2 = _binary("power"), _binary("atan2")
 maximum, minimum = _binary("maximum"), _binary("minimum")  # NaN wins
 bitwise_and, bitwise_or, bitwise_xor = _binary("and"), _binary("or"), _binary("xor")

@@ -90,6 +90,8 @@ class Function:
         self.sizes: dict[Any, Any] = {}
         """What sizes that vary are made of (see `dims`); empty in most functions."""
         self.intervals: dict[Any, tuple[int, int]] = {}
+        self.narrow = False
+        """Whether it is for a platform without 64-bit integers, which needs their divisions written out."""
 
     def argument(self, shape: Sequence[int], dtype: torch.dtype, weak: bool = False) -> Value:
         value = Value(f"%arg{len(self.arguments)}", shape, dtype, weak)

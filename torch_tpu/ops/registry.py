@@ -239,6 +239,7 @@ def values_in(arguments: Sequence[Any]) -> list[Value]:
 def apply(rule: Lowering, ctx: Context, arguments: Sequence[Any], attributes: dict[str, Any]) -> list[Value | None]:
     """Promotes the inputs, calls the lowering and casts its results to `ctx.outs`."""
     common = None
+    hlo.current().narrow = ctx.platform == "tpu"
     if rule.promote is not NONE:
         if rule.promote is COMMON or not ctx.outs:
             common = result_dtype(values_in([*arguments, *attributes.values()]))
