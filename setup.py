@@ -1,10 +1,13 @@
 """Builds the one C++ extension, `torch_tpu._plug`; everything else is in pyproject.toml."""
 
+import os
 import sys
 from pathlib import Path
 
 from setuptools import setup
 
+# An older build of the extension may be installed, which the Python code here would not load with.
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 try:
     from torch.utils.cpp_extension import BuildExtension, CppExtension
 except ModuleNotFoundError:
