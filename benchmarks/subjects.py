@@ -14,6 +14,8 @@ class Torch:
 
     device = "cpu"
     is_jax = False
+    captures = False
+    """Steps are captured once and replayed: optimizers must count on the device."""
 
     def start(self) -> None:
         """Imports what it needs; everything before the first tensor."""
@@ -88,6 +90,34 @@ class Whole(Strict):
         return torch.compile(step, backend="tpu")
 
 
+class Graph(Fused):
+    """This backend by torch.accelerator.Graph: the first call runs a step and captures another, the others replay it."""
+
+    captures = True
+
+    def compile_whole(self, step: Function) -> Function:
+        import torch
+
+        graph = torch.accelerator.Graph()
+        inputs: list[torch.Tensor] = []
+        results: list[Any] = []
+
+        def run(*args: torch.Tensor) -> Any:
+            if not results:
+                answer = step(*args)
+                inputs.extend(arg.clone() for arg in args)
+                with graph:
+                    results.append(step(*inputs))
+                return answer
+            for mine, given in zip(inputs, args, strict=True):
+                mine.copy_(given)
+            graph.replay()
+            answer = results[0]
+            return tuple(item.clone() for item in answer) if isinstance(answer, tuple) else answer
+
+        return run
+
+
 class XlaLazy(Torch):
     """torch_xla, lazy: a step's operators are one graph, cut at its end."""
 
@@ -139,8 +169,9 @@ SUBJECTS: dict[str, type[Torch]] = {
     "fused": Fused,
     "compiled": Compiled,
     "whole": Whole,
+    "graph": Graph,
     "xla_lazy": XlaLazy,
     "xla_compiled": XlaCompiled,
     "jax": Jax,
 }
-OURS = ("strict", "fused", "compiled", "whole")
+OURS = ("strict", "fused", "compiled", "whole", "graph")

@@ -110,7 +110,8 @@ def llama(subject: Torch, dtype: str) -> Workload:
     def loss() -> Any:
         return F.cross_entropy(model(ids).float().view(-1, SIZES.vocab), targets.view(-1))
 
-    return _training(subject, loss, torch.optim.AdamW(model.parameters(), lr=1e-3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, capturable=subject.captures)
+    return _training(subject, loss, optimizer)
 
 
 def resnet(subject: Torch) -> Workload:

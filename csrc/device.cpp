@@ -35,6 +35,15 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Winterference-size"  // of a header that every version of GCC warns of
+#endif
+#include <ATen/core/CachingHostAllocator.h>
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+
 namespace py = pybind11;
 
 namespace torch_tpu {
@@ -166,14 +175,13 @@ struct Release {
 void delete_slot(void* context) {
   auto* slot = static_cast<Slot*>(context);
   addresses.remove(slot->address);
-  if (slot->holds()) {
+  if (slot->holds() || slot->graphs) {
     Release release;
-    if (release.allowed && can_touch_python() && !in_bad_fork) {
-      py::gil_scoped_acquire gil;
-      let_go(slot);
-      account(slot, 0, false);
-      Py_XDECREF(slot->value);
-    }  // else the interpreter is gone or going, and the value with it
+    if (!release.allowed || !can_touch_python() || in_bad_fork) return;  // the interpreter goes, and the value with it
+    py::gil_scoped_acquire gil;
+    slot->orphan = true;
+    if (!slot->graphs) delete_slot_now(slot);
+    return;
   }
   delete slot;
 }
@@ -219,7 +227,7 @@ OpaqueAllocator opaque_allocator;
 REGISTER_ALLOCATOR(kTPU, &opaque_allocator);
 
 // Host memory that the device reads without a copy is ordinary memory, remembered so that is_pinned() can answer.
-struct PinnedAllocator final : c10::Allocator {
+struct PinnedAllocator final : at::HostAllocator {
   static std::mutex mutex;
   static std::unordered_set<const void*> pinned;
 
@@ -237,12 +245,25 @@ struct PinnedAllocator final : c10::Allocator {
     return {data, data, &release, c10::Device(c10::DeviceType::CPU)};
   }
   void copy_data(void* target, const void* source, size_t bytes) const override { std::memcpy(target, source, bytes); }
+  bool record_event(void*, void*, c10::Stream) override { return true; }  // the device has read it when a copy returns
+  void empty_cache() override {}
+  at::HostStats get_stats() override { return {}; }
+  void reset_accumulated_stats() override {}
+  void reset_peak_stats() override {}
 };
 std::mutex PinnedAllocator::mutex;
 std::unordered_set<const void*> PinnedAllocator::pinned;
 PinnedAllocator pinned_allocator;
+const at::HostAllocatorRegistry<kTPU> pinned_registry(&pinned_allocator);
 
 }  // namespace
+
+void delete_slot_now(Slot* slot) {
+  let_go(slot);
+  account(slot, 0, false);
+  Py_XDECREF(slot->value);
+  delete slot;
+}
 
 c10::Allocator* allocator() { return &opaque_allocator; }
 
@@ -256,6 +277,7 @@ Slot* slot_of(const c10::Storage& storage) {
 }
 
 void set_slot(Slot* slot, PyObject* value, int64_t aval, size_t bytes) {
+  if (capturing) keep_before(slot);
   PyObject* old = slot->value;
   let_go(slot);
   account(slot, value ? bytes : 0, value != nullptr);
@@ -344,6 +366,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     py::gil_scoped_acquire gil;
     return call_hook("query_stream").cast<bool>();
   }
+#if __has_include(<ATen/core/GraphImplInterface.h>)
+  bool isStreamCapturing(const c10::Stream&) const override { return capturing; }
+#endif
   void synchronizeStream(const c10::Stream&) const override { synchronizeDevice(0); }
   void synchronizeDevice(c10::DeviceIndex) const override {
     py::gil_scoped_acquire gil;
@@ -570,6 +595,7 @@ void bind_device(py::module_& m) {
   m.def("set_bad_fork", [] { in_bad_fork = true; });
   m.def("get_value", [](py::handle tensor, bool settled) -> py::object {
     Slot* slot = slot_of(storage_of(tensor));
+    refuse_in_capture("the value of a tensor");
     if (slot->pending) flush();
     if (settled) settle(slot);
     return slot->value ? py::reinterpret_borrow<py::object>(slot->value) : py::object(py::none());
@@ -577,7 +603,9 @@ void bind_device(py::module_& m) {
      "The device value of a tensor's storage, or None: an array, or as long as it is not settled a deferred value.");
   m.def("get_aval", [](py::handle tensor) { return slot_of(storage_of(tensor))->aval; });
   m.def("set_value", [](py::handle tensor, py::object value, int64_t aval, size_t bytes) {
-    set_slot(slot_of(storage_of(tensor)), value.is_none() ? nullptr : value.ptr(), aval, bytes);
+    Slot* slot = slot_of(storage_of(tensor));
+    if (slot->holds()) refuse_in_capture("to fill a tensor from the host");
+    set_slot(slot, value.is_none() ? nullptr : value.ptr(), aval, bytes);
   }, "Replaces the device value of a tensor's storage.");
   m.def("new_tensor", [](std::vector<int64_t> size, std::vector<int64_t> stride, py::object dtype) {
     return py::reinterpret_steal<py::object>(THPVariable_Wrap(

@@ -65,6 +65,7 @@ void push_result(const Op& op, const py::object& result, Stack* stack) {
 
 // Runs a program at once; `answer` is what it returned.
 py::object run_program(Entry& entry, const Packed& packed) {
+  refuse_in_capture("an operator that cannot be recorded");
   flush();
   if (entry.program.is_none()) entry.program = hook("compile_recipe")(entry.recipe);
   py::object generator = packed.generator.isNone() ? py::object(py::none()) : torch::jit::toPyObject(packed.generator);
@@ -97,7 +98,7 @@ bool share_copy(at::ArrayRef<c10::IValue> args) {
   if (target.storage().nbytes() != static_cast<size_t>(bytes) || source.storage().nbytes() != static_cast<size_t>(bytes))
     return false;
   Slot *to = slot_of(target.storage()), *from = slot_of(source.storage());
-  if (!from->holds()) return false;
+  if (!from->holds() || (capturing && !from->pending)) return false;  // a replay copies what is there then
   if (to != from) share_slot(to, from);
   return true;
 }
@@ -442,4 +443,5 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   torch_tpu::bind_pack(m);
   torch_tpu::bind_dispatch(m);
   torch_tpu::bind_record(m);
+  torch_tpu::bind_graph(m);
 }

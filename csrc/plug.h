@@ -24,6 +24,8 @@ struct Slot {
   int64_t aval = 0;
   size_t bytes = 0;
   void* address = nullptr;  // what data_ptr() shows
+  int32_t graphs = 0;       // captured graphs that need it: it outlives its storage until they let go
+  bool orphan = false;      // its storage is gone
 
   bool holds() const { return value || pending; }
 };
@@ -61,11 +63,20 @@ void flush();                                                            // runs
 void hold(Slot* slot, Pending* pending);                                 // the slot's value is that result
 void let_go(Slot* slot);                                                 // it no longer is
 void settle(Slot* slot);                                                 // a deferred value becomes an array, or throws
+
+// Captured graphs (csrc/graph.cpp): meanwhile calls are recorded and nothing runs. All need the GIL.
+extern bool capturing;
+void refuse_in_capture(const char* what);  // throws while a graph is captured
+void read_in_capture(Slot* slot);
+void keep_before(Slot* slot);              // its value, to be put back when the capture ends
+void delete_slot_now(Slot* slot);
+
 std::pair<uint64_t, uint64_t> take_random(const at::Generator* generator, uint64_t increment);  // (seed, offset)
 
 void bind_device(pybind11::module_& m);
 void bind_pack(pybind11::module_& m);
 void bind_record(pybind11::module_& m);
 void bind_dispatch(pybind11::module_& m);
+void bind_graph(pybind11::module_& m);
 
 }  // namespace torch_tpu

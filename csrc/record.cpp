@@ -3,7 +3,7 @@
 // that leave a program of allowed length, where the digests of the last few operators have the smallest hash. Such a cut
 // depends on the operators around it alone, so the same stream of operators is cut in the same places whatever came
 // before it, and identical layers of a model share one program.
-#include "call.h"
+#include "record.h"
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
@@ -17,42 +17,11 @@ namespace torch_tpu {
 
 bool recording = false;
 
-struct Pending {
-  std::vector<Slot*> holders;
-  int64_t index = 0;             // among all results ever recorded
-  int64_t reads = 0;             // by recorded calls
-  int64_t aval = 0;
-  size_t bytes = 0;
-  PyObject* replaces = nullptr;  // the array that its storage held before; compared, never used
-};
-
 namespace {
 
 constexpr size_t kWindow = 4;  // operators that a cut depends on
-size_t least = 32, most = 256;  // calls in a program, where a recording is cut because of its length
+size_t least = 32, most = 1024;  // calls in a program, where a recording is cut because of its length
 int64_t most_bytes = int64_t(4) << 30;  // in results that are still held
-
-struct Source {
-  enum { kPending, kArray, kNumber, kRandom } kind;
-  Pending* pending = nullptr;
-  PyObject* array = nullptr;  // owned
-  int64_t aval = 0;           // of an array; the seed
-  uint64_t bytes = 0;         // of an array; the offset
-  c10::IValue number;
-};
-
-struct Call {
-  std::shared_ptr<Entry> entry;
-  size_t num_sources = 0;
-  uint64_t hash = 0;
-};
-
-struct Recording {
-  std::vector<Call> calls;
-  std::vector<Source> sources;
-  std::vector<std::unique_ptr<Pending>> results;
-  bool has_backward = false;  // of a compiled graph
-};
 
 // A fused program, and which results it computes and which arrays it reuses.
 struct Variant {
@@ -128,23 +97,19 @@ size_t best_cut() {
 
 // ------------------------------------------------------------------------------------------------------- running
 
-// What a batch is called with and keyed by.
-struct Wiring {
-  std::string key;
-  std::vector<const Source*> operands;        // arrays, each once
-  std::vector<const Source*> numbers;         // behind them: numbers and random states
-  std::vector<std::vector<int64_t>> sources;  // per call: an operand, or -1 - a result
-  std::vector<int64_t> array_uses;            // how many sources hold each array
-};
+}  // namespace
 
 Wiring wire(const Recording& batch) {
   Wiring wiring;
-  std::unordered_map<PyObject*, int64_t> places;
+  std::unordered_map<const void*, int64_t> places;
+  auto identity = [](const Source& source) -> const void* {
+    return source.slot ? static_cast<const void*>(source.slot) : source.array;
+  };
   auto put = [&](int64_t number) { wiring.key.append(reinterpret_cast<const char*>(&number), sizeof number); };
   const int64_t base = batch.results.empty() ? 0 : batch.results[0]->index;
   for (const auto& source : batch.sources) {
     if (source.kind != Source::kArray) continue;
-    auto [found, is_new] = places.emplace(source.array, static_cast<int64_t>(wiring.operands.size()));
+    auto [found, is_new] = places.emplace(identity(source), static_cast<int64_t>(wiring.operands.size()));
     if (is_new) wiring.operands.push_back(&source), wiring.array_uses.push_back(0);
     ++wiring.array_uses[found->second];
   }
@@ -158,7 +123,7 @@ Wiring wire(const Recording& batch) {
       if (source.kind == Source::kPending) {
         place = -1 - (source.pending->index - base);
       } else if (source.kind == Source::kArray) {
-        place = places[source.array];
+        place = places[identity(source)];
       } else {
         place = static_cast<int64_t>(wiring.operands.size() + wiring.numbers.size());
         wiring.numbers.push_back(&source);
@@ -178,6 +143,21 @@ PyObject* value_of(const Source& source) {
   return to_python(source.number).release().ptr();
 }
 
+py::object describe(const Recording& batch, const Wiring& wiring) {
+  py::list calls;
+  for (size_t i = 0; i < batch.calls.size(); ++i)
+    calls.append(py::make_tuple(batch.calls[i].entry->recipe, wiring.sources[i], batch.calls[i].entry->num_outputs));
+  return calls;
+}
+
+void release(Recording& batch) {
+  for (auto& source : batch.sources)
+    if (source.kind == Source::kArray) Py_XDECREF(source.array);
+  batch.sources.clear();
+}
+
+namespace {
+
 // (operand, result) where the result takes the place of the array in its storage and nothing else needs that array.
 std::vector<std::pair<int64_t, int64_t>> donatable(const Recording& batch, const Wiring& wiring,
                                                    const std::vector<int64_t>& outputs) {
@@ -195,13 +175,6 @@ std::vector<std::pair<int64_t, int64_t>> donatable(const Recording& batch, const
     places.erase(found);
   }
   return pairs;
-}
-
-py::object describe(const Recording& batch, const Wiring& wiring) {
-  py::list calls;
-  for (size_t i = 0; i < batch.calls.size(); ++i)
-    calls.append(py::make_tuple(batch.calls[i].entry->recipe, wiring.sources[i], batch.calls[i].entry->num_outputs));
-  return calls;
 }
 
 // A program that computes at least these results and donates at most these arrays. A second one for the same calls is
@@ -286,12 +259,6 @@ void deliver(const Recording& batch, const Arrays& arrays, const py::object& oth
   }
 }
 
-void release(Recording& batch) {
-  for (auto& source : batch.sources)
-    if (source.kind == Source::kArray) Py_DECREF(source.array);
-  batch.sources.clear();
-}
-
 Arrays compute(const Recording& batch, const std::vector<int64_t>& outputs) {
   const auto wiring = wire(batch);
   try {
@@ -350,7 +317,12 @@ Source source_of(const Operand& operand) {
     TORCH_INTERNAL_ASSERT(operand.slot->value);
     settle(operand.slot);
     source.kind = Source::kArray;
-    source.array = Py_NewRef(operand.slot->value);
+    if (capturing) {
+      source.slot = operand.slot;
+      read_in_capture(operand.slot);
+    } else {
+      source.array = Py_NewRef(operand.slot->value);
+    }
     source.aval = operand.slot->aval;
     source.bytes = operand.slot->bytes;
   } else {
@@ -399,16 +371,22 @@ std::vector<c10::IValue> record(const std::shared_ptr<Entry>& entry, const Packe
                                 at::ArrayRef<c10::IValue> args, Part part) {
   wait_until_free();
   // One forward and backward pass: with several, as in gradient accumulation, each runs by itself.
-  if (part == Part::kForward && current.has_backward) run(current.calls.size());
-  if (current.calls.size() >= most) run(best_cut());
+  if (!capturing) {
+    if (part == Part::kForward && current.has_backward) run(current.calls.size());
+    if (current.calls.size() >= most) run(best_cut());
+  }
   Call call{entry, entry->inputs.size()};
   for (int64_t index : entry->inputs) current.sources.push_back(source_of(packed.operands[index]));
   if (entry->increment) {
     const auto generator = packed.generator.isNone() ? std::nullopt : packed.generator.toOptional<at::Generator>();
-    const auto [seed, offset] = take_random(generator ? &*generator : nullptr, entry->increment);
     Source source;
     source.kind = Source::kRandom;
-    source.aval = static_cast<int64_t>(seed), source.bytes = offset;
+    if (capturing) {
+      source.generator = generator, source.bytes = entry->increment;
+    } else {
+      const auto [seed, offset] = take_random(generator ? &*generator : nullptr, entry->increment);
+      source.aval = static_cast<int64_t>(seed), source.bytes = offset;
+    }
     current.sources.push_back(std::move(source));
     ++call.num_sources;
   }
@@ -429,21 +407,29 @@ std::vector<c10::IValue> record(const std::shared_ptr<Entry>& entry, const Packe
     hold(slot, pending);
   });
   current.has_backward |= part == Part::kBackward;
-  if (held_bytes > most_bytes || part == Part::kInference) run(current.calls.size());
+  if (!capturing && (held_bytes > most_bytes || part == Part::kInference)) run(current.calls.size());
   return outputs;
 }
 
 void flush() {
   if (current.calls.empty() && !busy) return;
+  refuse_in_capture("the result of an operator");
   wait_until_free();
   while (current.calls.size() > most) run(best_cut());
   run(current.calls.size());
+}
+
+Recording take_all() {
+  Recording batch = take(current.calls.size());
+  first_result += static_cast<int64_t>(batch.results.size());
+  return batch;
 }
 
 void bind_record(py::module_& m) {
   m.def("defer", [](py::type type) { deferred.push_back(reinterpret_cast<PyTypeObject*>(type.release().ptr())); },
         "Values of this type give their array when they are called, or raise.");
   m.def("flush", &flush, "Runs the calls that were recorded.");
+  m.def("end_step", [] { if (!capturing) flush(); }, "As flush; a captured graph goes on.");
   m.def("set_recording", [](bool on) {
     flush();
     recording = on;

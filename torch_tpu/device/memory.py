@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 from torch_tpu import _plug
-from torch_tpu.runtime import platform
+from torch_tpu.runtime import heap, platform
 
 
 def _statistics() -> dict[str, int]:
@@ -47,7 +47,8 @@ def reset_accumulated_memory_stats(device: Any = None) -> None:
 
 
 def empty_cache() -> None:
-    """Does nothing: memory of freed tensors goes back to PJRT at once."""
+    """Returns free memory of the host to the system: memory of freed tensors goes back to PJRT at once."""
+    heap.give_back()
 
 
 def memory_stats(device: Any = None) -> dict[str, int]:

@@ -31,6 +31,7 @@ HOOKS: dict[str, tuple[str, ...]] = {
     "eager.fused": ("fuse", "compile_recipe", "run_recipe", "can_run_alone", "failed_value"),
     "compile.graphs": ("miss_graph",),
     "eager.debug": ("check_call", "finish_call", "explain_error"),
+    "device.graphs": ("begin_capture", "end_capture", "dump_graph"),
     "device.events": ("record_event", "query_event", "synchronize_event", "elapsed_time", "query_stream",
                       "synchronize"),
     "device.memory": ("memory_info",),
@@ -71,6 +72,7 @@ def register() -> None:
     torch.utils.rename_privateuse1_backend("tpu")
     _plug.set_hooks(hooks)
     _plug.register_device()
+    _plug.register_graphs()
     _plug.register_kernels(SKIPPED)
     from torch_tpu.device import backend, collectives, imports, module, patches
 
@@ -99,7 +101,7 @@ def _set_mode(mode: str) -> None:
     _plug.set_recording(mode == "fused")
     if mode == "fused" and _step_hook is None:
         # The end of a step is a place that every step has: each then runs the same programs.
-        _step_hook = register_optimizer_step_post_hook(lambda *_: _plug.flush())
+        _step_hook = register_optimizer_step_post_hook(lambda *_: _plug.end_step())
     elif mode != "fused" and _step_hook is not None:
         _step_hook.remove()
         _step_hook = None

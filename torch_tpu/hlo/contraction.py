@@ -56,7 +56,7 @@ def in_passes(product: Callable[[Value, Value], Value], x: Value, y: Value, prec
     below the number of parts: one, three or six. float16 is two parts, so it takes three passes at most, and loses
     three bits in one. Sources: Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For
     Higher-Precision Computations", 2019; XLA's algorithms BF16_BF16_F32, its X3 and X6 (dot_algorithm_rewriter.cc). The
-    TPU compiler's own estimates of time have the same ratios, also for float16.
+    TPU compiler's own estimates of time have the same ratios, also for float16 (tests/aot/test_matmul_precision.py).
 
     Args:
         product: linear in each operand; float32 for float32 operands.

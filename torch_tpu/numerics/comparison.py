@@ -129,7 +129,7 @@ def _recorded(model: nn.Module, inputs: Any, loss: Loss | None) -> tuple[list[Ca
     if drawn is not None:
         raise ValueError(
             message(
-                f"{drawn.name or 'the model'} ({drawn.kind}) draws random numbers, so two devices give different results",
+                f"{drawn.name or 'the model'} ({drawn.kind}) draws random numbers, which differ between devices",
                 why="dropout or noise is on" + (": the model is in training mode" if model.training else ""),
                 do="compare in evaluation mode (train=False), or set the probability to 0",
             )

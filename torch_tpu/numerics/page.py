@@ -136,14 +136,14 @@ def _details(result: PrecisionResult, opened: bool) -> str:
         total = _cells(layer.accumulated, layer.within)
         own = "-" if layer.cpu_error is None or not layer.cpu_error.count else snr(layer.cpu_error)
         name, note = escape(str(layer)), escape(layer.note)
-        rows.append(
-            f'<tr><td>{name}</td><td>{list(layer.shape)}</td>{made}{total}<td>{own}</td><td class="text">{note}</td></tr>'
-        )
+        tail = f'<td>{own}</td><td class="text">{note}</td>'
+        rows.append(f"<tr><td>{name}</td><td>{list(layer.shape)}</td>{made}{total}{tail}</tr>")
     heads = "".join(f"<th>{name}</th>" for name in MEASURES)
+    span = f'colspan="{len(MEASURES)}"'
     table = (
-        f'<table><tr><th></th><th></th><th colspan="{len(MEASURES)}">made here</th><th colspan="{len(MEASURES)}">in all</th>'
-        "<th>CPU against float64</th><th></th></tr>"
-        f'<tr><th>layer</th><th>shape</th>{heads}{heads}<th>SNR dB</th><th class="text">remarks</th></tr>{"".join(rows)}</table>'
+        f"<table><tr><th></th><th></th><th {span}>made here</th><th {span}>in all</th><th>CPU, float64</th><th></th>"
+        f'</tr><tr><th>layer</th><th>shape</th>{heads}{heads}<th>SNR dB</th><th class="text">remarks</th></tr>'
+        f"{''.join(rows)}</table>"
     )
     gradients = "".join(
         f"<tr><td>{escape(g.name)}</td><td>{list(g.shape)}</td>{_cells(g.errors, g.within)}</tr>"

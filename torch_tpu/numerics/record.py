@@ -160,7 +160,7 @@ def copied(x: torch.Tensor) -> torch.Tensor:
 
 
 def own_results(call: Call) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """What a module's own code returned and gave to the modules inside, by a path: what it made, and what it passed on."""
+    """What a module's own code returned and gave to modules inside, by a path: what it made, and what it passed on."""
     known = {id(x) for value in (call.args, call.kwargs) for x in pytree.tree_leaves(value)}
     known |= {id(x) for inner in call.inside for x in pytree.tree_leaves(inner.output)}
     handed = [(inner.name, inner.args, inner.kwargs) for inner in call.inside]

@@ -26,7 +26,7 @@ import ml_dtypes
 import numpy as np
 from jaxlib import _jax, xla_client
 
-from torch_tpu.runtime import cache, chips, lapack, mlir, options
+from torch_tpu.runtime import cache, chips, heap, lapack, mlir, options
 from torch_tpu.runtime.job import Job
 
 log = logging.getLogger("torch_tpu")
@@ -183,7 +183,10 @@ class Client:
         callbacks = [_fail] if "xla_ffi_python_cpu_callback" in text else []  # see hlo.fail_if
         ids = [device.id for device in devices]
         how = (xla_client.DeviceList(tuple(devices)), options.options(chosen, self.platform, ids), callbacks)
+        start = time.perf_counter()
         loaded = self._load(key, how) or self._build(key, text, chosen, how)
+        if time.perf_counter() - start > heap.LONG_COMPILE:
+            heap.give_back()
         program = Executable(loaded, self.handlers(results), donated, key)
         self._programs.put(name, program)
         return program
