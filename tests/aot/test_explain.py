@@ -5,10 +5,9 @@ import re
 import pytest
 import torch
 
-from torch_tpu import aot, hlo
+from torch_tpu import aot
 from torch_tpu.aot import buffers, explain, hlo_text
 from torch_tpu.aot.locate import Places
-from torch_tpu.ops import dft
 from torch_tpu.runtime import compile_only
 from torch_tpu.runtime.chips import CHIPS
 from torch_tpu.runtime.examine import examine
@@ -66,17 +65,31 @@ def test_temporaries_that_do_not_fit():
     assert re.fullmatch(rf".*test_explain\.py:{line} in attend", place.line)
 
 
-def test_an_operation_that_the_tpu_has_not_is_found_in_the_python_program(monkeypatch):
-    monkeypatch.setattr(dft, "transform", hlo.fft)  # which no lowering writes for a TPU
+FOURIER = """module @fourier {
+func.func public @main(%a: tensor<8x8xcomplex<f64>>) -> tensor<8x8xcomplex<f64>> {
+%0 = stablehlo.fft %a, type = FFT, length = [8] : (tensor<8x8xcomplex<f64>>) -> tensor<8x8xcomplex<f64>>
+return %0 : tensor<8x8xcomplex<f64>>
+}
+}"""
 
-    def transform(x):
-        return torch.fft.fft(x)
 
-    failure, _, _ = captured(transform, empty(3, 14, dtype=torch.complex128))
+def test_an_operation_that_the_tpu_has_not():
+    client = compile_only.client(Topology.parse("v6e"))
+    failure, _, _ = refused(client.compile(FOURIER, [((8, 8), torch.complex128)]))
     assert failure.headline == "the TPU has no FFT for c128"
     assert "complex64" in failure.do
-    assert "aten__fft_c2c" in failure.operator and "in transform" in failure.operator
+    assert failure.operator == "stablehlo.fft"
     assert failure.needed is None and failure.exceeds_by is None
+
+
+def test_what_the_compiler_suspects_is_found_in_the_python_program():
+    def transform(x):
+        return x.cumsum(0)
+
+    (program,) = aot.compile(transform, (empty(8, 8),)).programs
+    number = next(n for n, line in enumerate(program.text.splitlines(), 1) if "func.func private" in line) + 1
+    failure = explain.explain(f"INTERNAL: no\n\nSuspected Python Code Location:\n  -:{number}:3", program.text)
+    assert "aten_cumsum" in failure.operator and "in transform" in failure.operator
 
 
 def test_what_is_refused_in_the_backward_pass_is_said_to_be():

@@ -72,6 +72,20 @@ def test_what_a_scan_only_moves_is_not_collected():
     assert state.count("tensor<3x") == 1, "and nothing else"
 
 
+def test_a_scan_from_the_end_turns_nothing_around(x):
+    def function(x):
+        return scan(lambda c, a: (c * 0.5 + a, c + a.sin()), torch.zeros_like(x[0]), x.flip(0))
+
+    one_program(function, x)
+    one_program(lambda x: scan(lambda c, a: (c * 0.5 + a, c + a), torch.zeros_like(x[0]), x, reverse=True), x)
+    with_gradient = torch.compile(lambda x: scan(lambda c, a: ((c + a).sin(), c * a), x[0], x)[1], backend="tpu")
+    check(with_gradient, x.clone().requires_grad_(), gradients=True)
+    texts = []
+    compiled = torch.compile(function, backend="tpu", options={"debug_callback": lambda p: texts.append(p)})
+    compiled(x.to("tpu"))
+    assert " reverse(" not in texts[0].optimized_hlo
+
+
 def test_map(x):
     one_program(lambda x: map_rows(lambda row, y: row.sin() + y, x, x.sum(0)), x)
 

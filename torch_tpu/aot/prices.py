@@ -63,8 +63,13 @@ def _table(path: Path) -> dict[str, Price]:
     try:
         content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
         prices = dict(content["usd_per_chip_hour"])
-        terms = " ".join(str(content[name]) for name in ("terms", "as_of") if name in content)
-        return {name.lower(): _price(float(value), terms or path.name) for name, value in prices.items()}
+        dates = content.get("as_of", "")  # of all, or of each
+        found = {}
+        for name, value in prices.items():
+            date = dates.get(name, "") if isinstance(dates, dict) else str(dates)
+            source = " ".join(filter(None, (str(content.get("terms", "")), date)))
+            found[name.lower()] = _price(float(value), source or path.name)
+        return found
     except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path} is no table of prices ({error}): it needs lines such as v6e = 1.89 under [usd_per_chip_hour]"

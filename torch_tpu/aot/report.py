@@ -26,7 +26,6 @@ from torch_tpu.runtime.compile_only import Planned
 from torch_tpu.runtime.examine import Examination, examine
 
 ESTIMATES = (
-    "work.flops",
     "work.hbm_bytes",
     "time",
     "intensity",

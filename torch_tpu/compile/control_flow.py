@@ -93,8 +93,9 @@ def while_loop(
 def scan(run: Interpreter, combine: fx.GraphModule, init: Any, xs: Any, additional: Any) -> Any:
     """carry, y = combine(carry, x) along dimension 0 of xs; returns the last carry and all y.
 
-    A y that is an x with its dimensions in another order is not collected step by step: PyTorch's backward pass asks for
-    the weights of each layer in that way.
+    Two things that PyTorch does to differentiate a scan cost no copy of everything: a y that is an x with its dimensions in
+    another order (the weights of each layer) is not collected step by step, and xs that were turned around for this scan
+    are read from the end.
     """
     _only_tensors([*init, *xs], "carried or scanned values")
     length = xs[0].shape[0]
@@ -110,7 +111,7 @@ def scan(run: Interpreter, combine: fx.GraphModule, init: Any, xs: Any, addition
 
     def step(index: Value, *state: Value) -> list[Value]:
         carry = _results(run, state[: len(init)], init)
-        parts = [run.new(_slice_of(x, index)) for x in slices]
+        parts = [run.new(_step_of(x, index, length)) for x in slices]
         found = run.run(combine, [*carry, *parts, *additional])
         _only_tensors(found, "results of a scan")
         results = [run.read(value) for value in found]
@@ -160,6 +161,11 @@ def _moved(combine: fx.GraphModule, place: int, init: Any, xs: Any) -> tuple[int
 @handler("map_impl")
 def map_impl(run: Interpreter, body: fx.GraphModule, xs: Any, additional: Any) -> Any:
     return scan(run, body, [], xs, additional)
+
+
+def _step_of(x: Value, index: Value, length: int) -> Value:
+    forward = hlo.core.current().turned.get(x.name)
+    return _slice_of(x, index) if forward is None else _slice_of(forward, hlo.subtract(length - 1, index))
 
 
 def _slice_of(x: Value, index: Value) -> Value:

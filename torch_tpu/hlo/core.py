@@ -90,6 +90,8 @@ class Function:
         self.sizes: dict[Any, Any] = {}
         """What sizes that vary are made of (see `dims`); empty in most functions."""
         self.intervals: dict[Any, tuple[int, int]] = {}
+        self.turned: dict[str, Value] = {}
+        """By a value's name: the value whose order along dimension 0 it reverses."""
         self.narrow = False
         """Whether it is for a platform without 64-bit integers, which needs their divisions written out."""
 

@@ -175,7 +175,10 @@ def reverse(x: Value, dims: Sequence[int]) -> Value:
         return x
     if current().sizes and padding.is_bounded([x.shape[dim] for dim in dims]):
         return padding.reverse(x, dims)
-    return emit(f"stablehlo.reverse {x.name}, dims = [{_ints(dims)}] : {x.type}", x.shape, x.dtype)
+    result = emit(f"stablehlo.reverse {x.name}, dims = [{_ints(dims)}] : {x.type}", x.shape, x.dtype)
+    if dims == [0]:
+        current().turned[result.name] = x
+    return result
 
 
 def gather(
