@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
 from torch.utils.checkpoint import checkpoint
 
 FUNCTIONS = {
@@ -49,3 +53,55 @@ def test_dropout_in_attention():
     assert torch.equal(attend(q).cpu(), first.cpu()) and not torch.equal(first.cpu(), second.cpu())
     first.sum().backward()
     assert q.grad is not None
+
+
+def masked_steps(x, rows):
+    def step(carry, row):
+        mask = F.dropout(torch.ones_like(carry), 0.5, True)
+        return carry + mask * row, mask.clone()
+
+    return scan(step, x, rows)
+
+
+def numbers_taken(run, *args):
+    """How far a call moves the generator, whose state is its seed and its offset."""
+    before = torch.tpu.get_rng_state().view(torch.int64)[1]
+    run(*args)
+    return int(torch.tpu.get_rng_state().view(torch.int64)[1] - before)
+
+
+def test_each_step_of_a_scan_has_masks_of_its_own(counters):
+    run = torch.compile(masked_steps, fullgraph=True, dynamic=False)
+    x, rows = torch.zeros(64, device="tpu"), torch.ones(5, 1, device="tpu")
+    torch.manual_seed(3)
+    total, masks = run(x, rows)
+    following = torch.rand(64, device="tpu").cpu()
+    _, others = run(x, rows)
+    masks, others = masks.cpu(), others.cpu()
+    assert len({tuple(mask.tolist()) for mask in [*masks, *others]}) == 10
+    torch.testing.assert_close(total.cpu(), masks.sum(0))
+    assert not counters.fallbacks and counters.calls_in_between == 0
+    torch.manual_seed(3)
+    torch.testing.assert_close(run(x, rows)[1].cpu(), masks)
+    assert torch.equal(torch.rand(64, device="tpu").cpu(), following)
+    assert numbers_taken(run, x, rows) == 5 * numbers_taken(run, x, rows[:1]) > 0
+
+
+def test_gradients_through_a_scan_use_the_masks_of_its_steps():
+    run = torch.compile(masked_steps, fullgraph=True, dynamic=False)
+    x = torch.zeros(64, device="tpu", requires_grad=True)
+    rows = torch.ones(5, 64, device="tpu", requires_grad=True)
+    total, masks = run(x, rows)
+    total.sum().backward()
+    torch.testing.assert_close(rows.grad.cpu(), masks.detach().cpu())
+
+
+def test_random_numbers_in_a_loop_without_a_known_end_run_in_between(counters):
+    def noisy(x):
+        return while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a + torch.rand_like(a)), (x.new_zeros(()), x))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = torch.compile(noisy, dynamic=False)(torch.zeros(1000, device="tpu"))[1].cpu()
+    assert 1.4 < found.mean() < 1.6 and found.var() < 3 / 12 * 1.3, "a sum of three independent ones"
+    assert counters.calls_in_between == 1

@@ -7,6 +7,7 @@ it; it must not write there, and AOTAutograd's graphs do not.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 
 from torch_tpu import hlo
+from torch_tpu.compile import splitting
 from torch_tpu.compile.interpreter import HANDLERS, Handler, Interpreter
 from torch_tpu.hlo import Value
 
@@ -74,6 +76,10 @@ def while_loop(
 ) -> Any:
     _only_tensors(carried, "carried values")
     _require(not any(mutated.values()), "a loop that mutates its inputs")
+    random = splitting.takes_random_numbers(condition) or splitting.takes_random_numbers(body)
+    _require(
+        not random, "random numbers in a loop whose number of steps is data: the generator cannot know how many it took"
+    )
 
     def call(module: fx.GraphModule, *state: Value) -> list[Value]:
         found = run.run(module, [*_results(run, state, carried), *additional])
@@ -95,7 +101,7 @@ def scan(run: Interpreter, combine: fx.GraphModule, init: Any, xs: Any, addition
 
     Two things that PyTorch does to differentiate a scan cost no copy of everything: a y that is an x with its dimensions in
     another order (the weights of each layer) is not collected step by step, and xs that were turned around for this scan
-    are read from the end.
+    are read from the end. Each step takes random numbers of its own.
     """
     _only_tensors([*init, *xs], "carried or scanned values")
     length = xs[0].shape[0]
@@ -109,10 +115,16 @@ def scan(run: Interpreter, combine: fx.GraphModule, init: Any, xs: Any, addition
         for place in collected
     ]
 
+    taken = _numbers_taken(run, combine, init, slices, additional)
+    random = run.trace.random_state() if taken else None
+
     def step(index: Value, *state: Value) -> list[Value]:
         carry = _results(run, state[: len(init)], init)
         parts = [run.new(_step_of(x, index, length)) for x in slices]
-        found = run.run(combine, [*carry, *parts, *additional])
+        with nullcontext() if random is None else run.trace.random_from(_state_of(random, index, taken)):
+            before = run.trace.random_taken
+            found = run.run(combine, [*carry, *parts, *additional])
+            assert run.trace.random_taken - before == taken, "an operator with random numbers has no tag that says so"
         _only_tensors(found, "results of a scan")
         results = [run.read(value) for value in found]
         outputs = [
@@ -124,11 +136,31 @@ def scan(run: Interpreter, combine: fx.GraphModule, init: Any, xs: Any, addition
         return [*results[: len(init)], *outputs]
 
     results = hlo.fori_loop(length, [*[run.read(value) for value in init], *stacked], step)
+    run.trace.random_taken += length * taken
     carry = _results(run, results[: len(init)], init)
     returned = dict(zip(collected, results[len(init) :], strict=True))
     for place, (source, order) in moved.items():
         returned[place] = hlo.transpose(slices[source], [0, *[dim + 1 for dim in order]])
     return (*carry, *[run.new(returned[place]) for place in range(len(init), len(examples))])
+
+
+def _numbers_taken(
+    run: Interpreter, body: fx.GraphModule, init: Sequence[torch.Tensor], xs: Sequence[Value], additional: Sequence[Any]
+) -> int:
+    """How many random numbers a step of a scan takes, found by writing one and throwing it away."""
+    if not splitting.takes_random_numbers(body):
+        return 0
+    with hlo.Function("a step") as function:
+        carry = [run.new(function.argument(value.shape, run.read(value).dtype), value) for value in init]
+        parts = [run.new(function.argument(x.shape[1:], x.dtype)) for x in xs]
+        with run.trace.random_from(function.argument((2,), torch.uint64)):
+            run.run(body, [*carry, *parts, *additional])
+            return run.trace.random_taken
+
+
+def _state_of(first: Value, index: Value, taken: int) -> Value:
+    """The state of the generator at a step."""
+    return first + hlo.literal([0, taken], torch.uint64) * hlo.convert(index, torch.uint64)
 
 
 _SAME = ("alias", "alias_copy", "clone", "detach", "detach_copy")

@@ -108,6 +108,16 @@ def _is_host_scalar(node: fx.Node) -> bool:
     return not _is_random(node) and not any(map(_is_host_array, [node, *sources])) and all(map(_is_on_host, sources))
 
 
+def takes_random_numbers(module: fx.GraphModule) -> bool:
+    """Whether a graph, or a body of an operator in it, has an operator that takes random numbers."""
+    return any(
+        _is_random(node) or _keeps_random_state(node)
+        for graph in module.modules()
+        if isinstance(graph, fx.GraphModule)
+        for node in graph.graph.nodes
+    )
+
+
 def _is_random(node: fx.Node) -> bool:
     return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
