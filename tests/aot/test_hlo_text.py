@@ -75,10 +75,10 @@ def test_shapes(module):
     assert (first.dtype, first.dims, first.nbytes, first.space) == ("bf16", (4, 64, 32), 4 * 64 * 32 * 2, 0)
     assert (third.nbytes, third.space, third.hbm_bytes) == (4, 2, 0)
     assert hlo_text.shapes_of("f8e4m3fn[3,5]{1,0}, s4[7]{0}, token[], pred[<=9]{0}") == [
-        hlo_text.Shape("f8e4m3fn", (3, 5), 0),
-        hlo_text.Shape("s4", (7,), 0),
+        hlo_text.Shape("f8e4m3fn", (3, 5), 0, "1,0"),
+        hlo_text.Shape("s4", (7,), 0, "0"),
         hlo_text.Shape("token", (), 0),
-        hlo_text.Shape("pred", (9,), 0),
+        hlo_text.Shape("pred", (9,), 0, "0"),
     ]
     assert [shape.nbytes for shape in hlo_text.shapes_of("f8e4m3fn[3,5] s4[7] token[] c64[2]")] == [15, 4, 0, 16]
 

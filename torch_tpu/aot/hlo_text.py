@@ -1,17 +1,21 @@
-"""Reading optimized HLO as text: computations, instructions, shapes, attributes.
+"""Reading optimized HLO as text: computations, instructions, shapes, layouts, attributes, places in Python.
 
 The text is what XLA prints of a scheduled module (`HloModule::ToString`); the TPU compiler prints it itself, so that it can
-be read even where its binary form is too new for jaxlib. Only what the analysis in `cost` needs is parsed, lazily: large
-modules have tens of thousands of instructions.
+be read even where its binary form is too new for jaxlib. Parts are parsed when they are asked for: large modules have tens
+of thousands of instructions.
+
+A shape such as `bf16[4,512,64]{1,2,0:T(8,128)(2,1)S(1)}` has its dimensions from the fastest to the slowest, the tile that
+the fastest ones are padded to, and the memory it is in.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 
 def names(text: str) -> frozenset[str]:
@@ -45,6 +49,7 @@ BITS: dict[str, int] = {
 
 _SHAPE = re.compile(r"([a-z]\w*)\[([\d,<=]*)\](?:\{([^}]*)\})?")
 _MEMORY_SPACE = re.compile(r"S\((\d+)\)")
+_TILE = re.compile(r"T\(([^)]*)\)")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.<>-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([^\s=]+) = ")
 _OPERAND = re.compile(r"%([^\s,()]+)")
@@ -56,6 +61,14 @@ _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
 _UNKNOWN_CYCLES = 2**63 - 1
 
 
+class Spot(NamedTuple):
+    """A place in a Python program."""
+
+    file: str
+    line: int
+    column: int
+
+
 @dataclass(frozen=True)
 class Shape:
     """An array: one part of an instruction's type."""
@@ -64,16 +77,53 @@ class Shape:
     dims: tuple[int, ...]
     space: int
     """0 is HBM; others are on the chip (1: VMEM) or on the host."""
+    layout_text: str = ""
+    """What is in the braces."""
 
     @property
     def numel(self) -> int:
         return math.prod(self.dims)
 
     @property
+    def bits(self) -> int:
+        """Of an element."""
+        return BITS.get(self.dtype, 8 if self.dtype.startswith("f8") else 0)
+
+    @property
     def nbytes(self) -> int:
         """Without padding."""
-        bits = BITS.get(self.dtype, 8 if self.dtype.startswith("f8") else 0)
-        return -(-self.numel * bits // 8)
+        return -(-self.numel * self.bits // 8)
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Dimensions, the fastest first."""
+        listed = self.layout_text.partition(":")[0]
+        return tuple(int(dim) for dim in listed.split(",") if dim) or tuple(reversed(range(len(self.dims))))
+
+    @property
+    def tile(self) -> tuple[int, ...]:
+        """What the fastest dimensions are padded to multiples of, the fastest last; empty: no padding."""
+        found = _TILE.search(self.layout_text)
+        return tuple(int(size) for size in found[1].split(",") if size.isdigit()) if found else ()
+
+    @property
+    def padded_bytes(self) -> int:
+        """What it takes in memory."""
+        sizes, tile = [self.dims[dim] for dim in self.order], self.tile
+        for place, wanted in enumerate(reversed(tile)):
+            if place < len(sizes):
+                sizes[place] = -(-sizes[place] // wanted) * wanted
+        missing = tile[: max(0, len(tile) - len(sizes))]
+        return math.prod(sizes) * math.prod(missing) * self.bits // 8
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.dims))}]"
+
+    @property
+    def layout(self) -> str:
+        """Order and tile, as HLO writes them."""
+        tile = f":T({','.join(map(str, self.tile))})" if self.tile else ""
+        return f"{{{','.join(map(str, self.order))}{tile}}}"
 
     @property
     def hbm_bytes(self) -> int:
@@ -90,7 +140,7 @@ def shapes_of(text: str) -> list[Shape]:
     for match in _SHAPE.finditer(text):
         dims = tuple(int(size.lstrip("<=")) for size in match[2].split(",") if size)
         space = _MEMORY_SPACE.search(match[3] or "")
-        found.append(Shape(match[1], dims, int(space[1]) if space else 0))
+        found.append(Shape(match[1], dims, int(space[1]) if space else 0, match[3] or ""))
     return found
 
 
@@ -106,6 +156,8 @@ class Instruction:
     """What is between the parentheses: operands, the number of a parameter, or the value of a constant."""
     attributes: str
     """What follows them."""
+    frames: Mapping[int, Spot] = field(default_factory=dict, repr=False)
+    """The module's table of places."""
 
     @cached_property
     def shapes(self) -> list[Shape]:
@@ -146,11 +198,28 @@ class Instruction:
         found = int(match[1]) if match else 0
         return found if 0 < found < _UNKNOWN_CYCLES else None
 
+    def _number(self, name: str) -> int:
+        found = re.search(rf"\b{name}=(\d+)", self.attributes)
+        return int(found[1]) if found else 0
+
     @cached_property
     def source(self) -> str:
-        """The file and line in its metadata, or nothing."""
-        file, line = self.attribute("source_file"), re.search(r"\bsource_line=(\d+)", self.attributes)
-        return f"{file}:{line[1]}" if file and line else ""
+        """The file and line in its metadata, or nothing. The file "-" is the StableHLO text itself."""
+        file, line = self.attribute("source_file"), self._number("source_line")
+        return f"{file}:{line}" if file and line else ""
+
+    @cached_property
+    def spot(self) -> Spot | None:
+        """The place in Python that its metadata names, where the StableHLO had one."""
+        file = self.attribute("source_file")
+        if file and file != "-":
+            return Spot(file, self._number("source_line"), self._number("source_column"))
+        return self.frames.get(self._number("stack_frame_id"))
+
+    @cached_property
+    def operator(self) -> str:
+        """The ATen operator it comes from, as far as the compiler kept it."""
+        return (self.attribute("op_name") or "").rpartition("/")[2]
 
 
 @dataclass
@@ -190,6 +259,15 @@ class Module:
     computations: dict[str, Computation]
     entry: Computation
 
+    def inside(self, instruction: Instruction) -> Iterator[Instruction]:
+        """The instructions of a fusion, and of fusions in it; of all else the instruction itself."""
+        if instruction.opcode != "fusion":
+            yield instruction
+            return
+        for name in instruction.called:
+            for inner in self.computations[name].instructions:
+                yield from self.inside(inner)
+
 
 def parse(text: str) -> Module:
     """Reads a module.
@@ -200,11 +278,12 @@ def parse(text: str) -> Module:
     computations: dict[str, Computation] = {}
     entry: Computation | None = None
     current: Computation | None = None
+    frames = _frames(text)
     for line in text.splitlines():
         if line.startswith("}"):
             current = None
         elif current is not None:
-            instruction = _instruction(line)
+            instruction = _instruction(line, frames)
             if instruction is not None:
                 current.instructions.append(instruction)
         elif line.endswith("{") and (match := _COMPUTATION.match(line)):
@@ -215,7 +294,29 @@ def parse(text: str) -> Module:
     return Module(computations, entry)
 
 
-def _instruction(line: str) -> Instruction | None:
+_FRAME_ROW = re.compile(r"^(\d+) (?:\"(.*)\"|\{(.*)\})$")
+
+
+def _frames(text: str) -> dict[int, Spot]:
+    """The places in the tables before the first computation, by the ids of their stack frames."""
+    tables: dict[str, dict[int, str]] = {}
+    current: dict[int, str] | None = None
+    for line in text.partition("\n%")[0].splitlines():
+        row = _FRAME_ROW.match(line)
+        if row is not None and current is not None:
+            current[int(row[1])] = row[2] if row[2] is not None else row[3]
+        elif line.isalpha():
+            current = tables.setdefault(line, {})
+    files, places = tables.get("FileNames", {}), {}
+    for number, text_of_fields in tables.get("FileLocations", {}).items():
+        fields = {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", text_of_fields)}
+        file = files.get(fields.get("file_name_id", 0), "")
+        places[number] = Spot(file, fields.get("line", 0), fields.get("column", 0))
+    ids = {number: re.search(r"file_location_id=(\d+)", row) for number, row in tables.get("StackFrames", {}).items()}
+    return {number: places[int(found[1])] for number, found in ids.items() if found and int(found[1]) in places}
+
+
+def _instruction(line: str, frames: Mapping[int, Spot]) -> Instruction | None:
     match = _INSTRUCTION.match(line)
     if match is None:
         return None
@@ -230,6 +331,7 @@ def _instruction(line: str) -> Instruction | None:
         type_text=line[start:end],
         operand_text=line[opening + 1 : closing],
         attributes=line[closing + 1 :],
+        frames=frames,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from torch_tpu.aot.hlo_text import Computation, Instruction, Module
 
@@ -38,6 +39,21 @@ def trip_count(module: Module, computation: Computation, loop: Instruction) -> i
     if start is None or not step:
         return None
     return _count(direction, start, limit, step)
+
+
+def executed(module: Module) -> Iterator[tuple[Computation, int]]:
+    """The entry, and the bodies of loops, branches and calls, with how often each runs.
+
+    Loops whose steps are not a constant count once, and all branches of a conditional as if they were taken.
+    """
+    todo = [(module.entry, 1)]
+    while todo:
+        computation, times = todo.pop()
+        yield computation, times
+        for instruction in computation.instructions:
+            if instruction.opcode in ("while", "conditional", "call"):
+                trips = trip_count(module, computation, instruction) if instruction.opcode == "while" else 1
+                todo += [(module.computations[name], times * (trips or 1)) for name in instruction.called]
 
 
 def _count(direction: str, start: int, limit: int, step: int) -> int | None:

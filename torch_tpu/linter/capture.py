@@ -23,11 +23,11 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from torch_tpu import _plug, aot, errors, settings
 from torch_tpu.aot.capture import UNLIMITED, stand_in
+from torch_tpu.aot.hlo_text import Spot
 from torch_tpu.eager import fallback
 from torch_tpu.eager.observe import observers
 from torch_tpu.eager.program import Program
 from torch_tpu.hlo.core import Place, placed
-from torch_tpu.linter.hlo_text import Spot
 from torch_tpu.ops import registry, schema
 from torch_tpu.ops.registry import Lowering
 from torch_tpu.runtime.compile_only import Absent, CompileOnlyClient, Planned

@@ -8,15 +8,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from torch_tpu.aot import loops
+from torch_tpu.aot.hlo_text import Module, Spot
 from torch_tpu.linter import rules
-from torch_tpu.linter.hlo_text import Module, Spot
 from torch_tpu.linter.rules import Rule
+from torch_tpu.runtime.chips import CHIPS
 
 LANES = 128
-PEAK = {"v5e": 131072, "v5p": 262144, "v6e": 524288, "v7x": 524288}
-"""Operations of one bfloat16 pass in a cycle of one device: 2 x (units x width x width), with 4 units of 128 x 128 (v5p: 8)
-and, from v6e on, 4 of 256 x 256. With 1.5, 1.75, 1.75 and 2.2 GHz these are the rates of Cloud TPU's system architecture
-pages, and the compiler expects 0.92, 0.87, 0.59 and 0.72 of them for a product of 2048 x 2048."""
 LOW_RATE = 0.5
 """Products that reach less than this part of the peak are looked at."""
 SMALL = 256
@@ -95,7 +93,7 @@ def products(text: str) -> Iterator[tuple[Spot, Product, int]]:
 
 
 def judge(
-    programs: Iterable[tuple[str, Module | None, int]], generation: str, all_cycles: int, least_share: float
+    programs: Iterable[tuple[str, Module, int]], generation: str, all_cycles: int, least_share: float
 ) -> Iterator[tuple[type[Rule], Spot, str, str]]:
     """Findings about products, as (rule, place, reason, suggestion).
 
@@ -108,9 +106,9 @@ def judge(
     for text, module, times in programs:
         for spot, product, calls in products(text):
             lines[spot.file, spot.line] += [(spot, product)] * (times * calls)
-        for key, taken in _cycles_of_products(module) if module is not None else ():
+        for key, taken in _cycles_of_products(module):
             cycles[key] += taken * times
-    peak = PEAK[generation]
+    peak = CHIPS[generation].matrix_flops_per_cycle
     for key, here in lines.items():
         taken = cycles[key]
         if not taken or taken / max(1, all_cycles) < least_share:
@@ -130,8 +128,8 @@ def judge(
 
 def _cycles_of_products(module: Module) -> Iterator[tuple[tuple[str, int], int]]:
     """The cycles of what contains a product, by the product's line."""
-    for computation, times in module.executed():
-        for instruction in computation.instructions.values():
+    for computation, times in loops.executed(module):
+        for instruction in computation.instructions:
             if not instruction.cycles:
                 continue
             places = {

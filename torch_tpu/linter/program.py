@@ -1,22 +1,24 @@
 """`torch_tpu.lint(fn, *args)`: what the TPU compiler makes of a function, as findings with Python lines.
 
-`capture.py` runs the function on a device that only compiles; `hlo_text.py` reads what the compiler wrote, and
-`products.py` and this file judge it. All shares are of the compiler's own estimates.
+`capture.py` runs the function on a device that only compiles; `products.py` and this file judge what the compiler wrote. All shares are of the compiler's own estimates.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from torch_tpu.linter import capture, hlo_text, products, rules
+from torch_tpu import errors
+from torch_tpu.aot import hlo_text, loops
+from torch_tpu.aot.hlo_text import Computation, Instruction, Module, Shape, Spot
+from torch_tpu.linter import capture, products, rules
 from torch_tpu.linter.capture import Captured
-from torch_tpu.linter.hlo_text import Array, Computation, Instruction, Module, Spot
 from torch_tpu.linter.rules import Finding, Rule, in_order
 from torch_tpu.runtime.compile_only import Planned
+from torch_tpu.runtime.examine import examine
 
 MOVES = frozenset({
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "copy", "transpose", "reshape", "slice",
@@ -24,7 +26,7 @@ MOVES = frozenset({
 })  # fmt: skip
 """What a fusion that only moves data consists of."""
 WASTE = 1.5
-"""Arrays that take this many times the size of their elements are reported."""
+"""Shapes that take this many times the size of their elements are reported."""
 LEAST_BYTES = 1 << 16
 """Fewer bytes of padding, or of copies, are not worth a word."""
 MANY = 6
@@ -51,8 +53,6 @@ class Report:
     """What the compiler expects all of them together to take; loops count as often as it knows that they turn."""
     bytes_accessed: int
     """The same."""
-    unread: int
-    """Programs whose optimized HLO this version of jaxlib cannot read: nothing is said of those."""
     stopped_at: str
     """Where the function was stopped, since it waited for a value that never comes; empty if it ended."""
 
@@ -64,8 +64,6 @@ class Report:
 
     def __str__(self) -> str:
         about = f"{self.num_programs} programs, {self.cycles} cycles and {_size(self.bytes_accessed)} accessed, as the compiler estimates"
-        if self.unread:
-            about += f"; {self.unread} of them could not be read"
         if self.stopped_at:
             about += f"; stopped at {self.stopped_at}, which waits for a value: nothing is computed, and all that is read is 0"
         return "\n".join([*map(str, self.findings), f"{rules.count(self.findings)}: {about}"])
@@ -92,6 +90,7 @@ def lint(
     Raises:
         ValueError: there is no such topology.
         PlatformError: the TPU compiler (the package libtpu) is not installed.
+        CompileError: it refused a program; `torch-tpu plan` explains such refusals.
     """
     captured, client = capture.capture(function, args, kwargs or {}, topology)
     seen = [_Seen(program, captured.runs.count(program)) for program in dict.fromkeys(captured.runs)]
@@ -102,7 +101,6 @@ def lint(
         len(seen),
         judged.cycles,
         sum(program.bytes_accessed for program in seen),
-        sum(program.module is None for program in seen),
         f"{captured.stopped_at.file}:{captured.stopped_at.line}" if captured.stopped_at is not None else "",
     )
 
@@ -114,14 +112,16 @@ class _Seen:
         self.text = program.text
         self.times = times
         """How often it runs."""
-        optimized = program.optimized_text()
-        self.module: Module | None = hlo_text.parse(optimized) if optimized else None
-        self.bytes_accessed = int(max(0.0, program.built.cost.get("bytes accessed", 0.0))) * times
-        self.memory = program.built.memory
+        said = examine(program)
+        if said.error or said.memory is None:
+            raise errors.compile_failed(program.name, said.error, program.text)
+        self.module = hlo_text.parse(said.hlo)
+        self.bytes_accessed = int(max(0.0, said.cost.get("bytes accessed", 0.0))) * times
+        self.memory = said.memory
 
     def computations(self) -> Iterator[tuple[Computation, int]]:
         """What it executes, and how often."""
-        for computation, times in self.module.executed() if self.module is not None else ():
+        for computation, times in loops.executed(self.module):
             yield computation, times * self.times
 
 
@@ -143,9 +143,9 @@ class _Moved:
 
 @dataclass
 class _Padded:
-    """Arrays of one shape at one line."""
+    """Shapes of one shape at one line."""
 
-    array: Array
+    array: Shape
     spot: Spot | None = None
     waste: int = 0
     count: int = 0
@@ -159,10 +159,10 @@ class _Judge:
         self.least_share = least_share
         self.generation = generation
         self.cycles = sum(
-            instruction.cycles * times
+            (instruction.cycles or 0) * times
             for program in programs
             for computation, times in program.computations()
-            for instruction in computation.instructions.values()
+            for instruction in computation.instructions
         )
         self.bytes_accessed = sum(program.bytes_accessed for program in programs)
 
@@ -170,7 +170,7 @@ class _Judge:
         yield from self._relayouts()
         yield from self._padding()
         yield from self._emulated()
-        modules = [(program.text, program.module, program.times) for program in self.programs if program.module]
+        modules = [(program.text, program.module, program.times) for program in self.programs]
         for rule, spot, reason, suggestion in products.judge(modules, self.generation, self.cycles, self.least_share):
             yield _finding(rule, spot, reason, suggestion)
 
@@ -181,7 +181,7 @@ class _Judge:
         lines: dict[Line, _Moved] = defaultdict(_Moved)
         for program in self.programs:
             for computation, times in program.computations():
-                for instruction in computation.instructions.values():
+                for instruction in computation.instructions:
                     change = _change_of_layout(program.module, computation, instruction)
                     if not change:
                         continue
@@ -189,7 +189,7 @@ class _Judge:
                     moved = lines[_line(spot)]
                     moved.spot = _better(moved.spot, spot)
                     moved.num_bytes += times * _bytes_touched(computation, instruction)
-                    moved.cycles += times * instruction.cycles
+                    moved.cycles += times * (instruction.cycles or 0)
                     moved.count += times
                     moved.example, moved.operator = moved.example or change, moved.operator or operator
         for moved in lines.values():
@@ -210,14 +210,14 @@ class _Judge:
         lines: dict[tuple[Line, str], _Padded] = {}
         for program in self.programs:
             for computation, _ in program.computations():
-                for instruction in computation.instructions.values():
-                    for array in _own_arrays(computation, instruction):
-                        if array.padded_bytes < WASTE * array.num_bytes:
+                for instruction in computation.instructions:
+                    for array in _own_arrays(program.module, computation, instruction):
+                        if array.padded_bytes < WASTE * array.nbytes:
                             continue
                         spot, _ = place(computation, instruction)
                         padded = lines.setdefault((_line(spot), str(array)), _Padded(array))
                         padded.spot = _better(padded.spot, spot)
-                        padded.waste += array.padded_bytes - array.num_bytes
+                        padded.waste += array.padded_bytes - array.nbytes
                         padded.count += 1
         for (_, shown), padded in lines.items():
             if padded.waste < LEAST_BYTES or padded.waste / total < self.least_share:
@@ -226,7 +226,7 @@ class _Judge:
             yield _finding(
                 rules.Padding,
                 padded.spot,
-                f"{'arrays' if many else 'an array'} of {shown} in {padded.array.layout}: {_size(padded.array.num_bytes)} "
+                f"{'arrays' if many else 'an array'} of {shown} in {padded.array.layout}: {_size(padded.array.nbytes)} "
                 f"take {_size(padded.array.padded_bytes)}{f', {padded.count} times' if many else ''}",
                 "put a large dimension last, or join the small ones",
             )
@@ -251,9 +251,9 @@ class _Judge:
         found: dict[Line, int] = defaultdict(int)
         for program in self.programs:
             for computation, times in program.computations():
-                for instruction in computation.instructions.values():
+                for instruction in computation.instructions:
                     spot, _ = place(computation, instruction)
-                    found[_line(spot)] += instruction.cycles * times
+                    found[_line(spot)] += (instruction.cycles or 0) * times
         return found
 
 
@@ -283,12 +283,11 @@ def _of_run(captured: Captured) -> Iterator[Finding]:
         )
 
 
-def _change_of_layout(module: Module | None, computation: Computation, instruction: Instruction) -> str:
+def _change_of_layout(module: Module, computation: Computation, instruction: Instruction) -> str:
     """How an instruction changes a layout, in words, if it does nothing else."""
-    assert module is not None
     if instruction.opcode in ("copy", "transpose", "reshape"):
-        (before, *_) = computation.arrays_of(instruction.operands[0]) or instruction.arrays
-        after = instruction.arrays[0]
+        (before, *_) = _shapes(computation, instruction.operands[0]) or instruction.shapes
+        after = instruction.shapes[0]
         same = before.order == after.order and before.tile == after.tile and before.dims == after.dims
         return "" if same else f"{before}{before.layout} -> {after}{after.layout}"
     if instruction.opcode != "fusion":
@@ -296,24 +295,29 @@ def _change_of_layout(module: Module | None, computation: Computation, instructi
     inside = {inner.opcode for inner in module.inside(instruction)}
     if not inside <= MOVES or not inside & {"copy", "transpose", "reshape", "slice", "concatenate"}:
         return ""
-    names = [name for name in instruction.operands if computation.arrays_of(name)]
-    before = max((array for name in names for array in computation.arrays_of(name)), key=lambda a: a.num_bytes)
-    after = instruction.arrays[0]
+    names = [name for name in instruction.operands if _shapes(computation, name)]
+    before = max((array for name in names for array in _shapes(computation, name)), key=lambda a: a.nbytes)
+    after = instruction.shapes[0]
     return f"{before}{before.layout} -> {after}{after.layout}"
 
 
+def _shapes(computation: Computation, name: str) -> Sequence[Shape]:
+    known = computation.by_name.get(name)
+    return known.shapes if known is not None else ()
+
+
 def _bytes_touched(computation: Computation, instruction: Instruction) -> int:
-    read = sum(array.padded_bytes for name in instruction.operands for array in computation.arrays_of(name))
-    return read + sum(array.padded_bytes for array in instruction.arrays)
+    read = sum(array.padded_bytes for name in instruction.operands for array in _shapes(computation, name))
+    return read + sum(array.padded_bytes for array in instruction.shapes)
 
 
-def _own_arrays(computation: Computation, instruction: Instruction) -> Iterable[Array]:
+def _own_arrays(module: Module, computation: Computation, instruction: Instruction) -> Iterable[Shape]:
     """The arrays that an instruction makes, or that the program is given."""
-    if instruction.opcode == "parameter" and computation.is_entry:
-        return instruction.arrays
+    if instruction.opcode == "parameter" and computation is module.entry:
+        return instruction.shapes
     if instruction.opcode in _SHARED or instruction.opcode.endswith(("-start", "-done")):
         return ()
-    return instruction.arrays
+    return instruction.shapes
 
 
 def place(computation: Computation, instruction: Instruction) -> tuple[Spot | None, str]:
@@ -337,8 +341,8 @@ def place(computation: Computation, instruction: Instruction) -> tuple[Spot | No
 
 def _producers(computation: Computation, instruction: Instruction) -> Iterator[Instruction]:
     for name in instruction.operands:
-        if name in computation.instructions:
-            yield computation.instructions[name]
+        if name in computation.by_name:
+            yield computation.by_name[name]
 
 
 def _line(spot: Spot | None) -> Line:
