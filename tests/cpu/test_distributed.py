@@ -84,11 +84,15 @@ def test_collectives(failures, mode, name):
         assert name not in failed, f"rank {rank}:\n{failed[name]}"
 
 
-def test_ranks_leave_in_any_order_and_make_groups_again():
-    """Rank 0, which has the service, is first to end; the other ends without a goodbye."""
+def test_ranks_leave_in_any_order_and_make_groups_again(tmp_path):
+    """Rank 0, which has the service, is first to end; the other ends without a goodbye.
+
+    The second group meets in a file: at the first one's address, a rank could still find the store of that group.
+    """
     code = """
+        again = dict(init_method="file://" + os.environ["MEETING"], rank=rank, world_size=2)
         for value in (1.0, 2.0):
-            dist.init_process_group() if value == 1 else dist.init_process_group("cpu:gloo,tpu:tpu_dist")
+            dist.init_process_group() if value == 1 else dist.init_process_group("cpu:gloo,tpu:tpu_dist", **again)
             assert dist.group.WORLD.name() == "tpu_dist"
             t = torch.full((3,), value, device="tpu")
             dist.all_reduce(t)
@@ -98,8 +102,8 @@ def test_ranks_leave_in_any_order_and_make_groups_again():
         time.sleep(1.5 * rank)
         print("done", flush=True)
     """
-    for status, output in run(code):
-        assert status == 0 and "done" in output, output
+    ended = run(code, MEETING=str(tmp_path / "meeting"))
+    assert all(status == 0 and "done" in output for status, output in ended), ended
 
 
 def test_programs_on_disk_serve_jobs_and_single_processes(counters, empty_cache):
