@@ -163,7 +163,7 @@ def test_programs_are_kept_under_the_names_that_a_tpu_looks_up(tmp_path):
         there = object.__new__(client.Client)  # it cannot start without the TPU
         there.platform = "tpu"
         there.environment = cache.environment("tpu", here.device_kind, here.raw.platform_version)
-        effort, key = there._identify(program.text, program.results, "normal")
+        effort, key = there.identify(program.text, program.results, "normal")
         assert (effort, key) == (program.effort, program.key)
         assert cache.disk().get(key) is None
         executable = program.built.serialize()

@@ -171,7 +171,7 @@ class Client:
         Raises:
             CompileError: XLA refused the program.
         """
-        chosen, key = self._identify(text, results, effort)
+        chosen, key = self.identify(text, results, effort)
         name = (key, *processes)
         program = self._programs.get(name)
         if program is not None:
@@ -191,7 +191,7 @@ class Client:
         self._programs.put(name, program)
         return program
 
-    def _identify(self, text: str, results: Sequence[Result], asked: options.Effort) -> tuple[options.Effort, str]:
+    def identify(self, text: str, results: Sequence[Result], asked: options.Effort) -> tuple[options.Effort, str]:
         """The effort that a program is compiled with, and its name in the caches."""
         chosen = options.choose(asked, sum(math.prod(shape) for shape, _ in results), text)
         return chosen, cache.key(text, options.overrides(chosen, self.platform), self.environment)

@@ -185,10 +185,6 @@ class CompileOnlyClient(Client):
         self._programs = cache.Recent(8192)
         self._scalars = cache.Recent(4096)
 
-    def identify(self, text: str, results: Sequence[Result], asked: options.Effort) -> tuple[options.Effort, str]:
-        """The effort that a program is compiled with, and its name in the caches."""
-        return self._identify(text, results, asked)
-
     def compile(  # type: ignore[override]
         self,
         text: str,

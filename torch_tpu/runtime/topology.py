@@ -20,8 +20,6 @@ class Generation:
 
     compiler_name: str
     """How libtpu calls it."""
-    device_kind: str
-    """How PJRT calls its devices."""
     dimensions: int
     """Of the grid of chips."""
     devices_per_chip: int
@@ -29,10 +27,10 @@ class Generation:
 
 
 GENERATIONS: dict[str, Generation] = {
-    "v5e": Generation("v5e", "TPU v5 lite", 2, 1, 256),
-    "v5p": Generation("v5p", "TPU v5", 3, 1, 8960),
-    "v6e": Generation("v6e", "TPU v6 lite", 2, 1, 256),
-    "v7x": Generation("tpu7x", "TPU7x", 3, 2, 9216),
+    "v5e": Generation("v5e", 2, 1, 256),
+    "v5p": Generation("v5p", 3, 1, 8960),
+    "v6e": Generation("v6e", 2, 1, 256),
+    "v7x": Generation("tpu7x", 3, 2, 9216),
 }
 
 
@@ -72,10 +70,6 @@ class Topology:
     def devices(self) -> int:
         """Devices, each with its own memory: what a program runs on."""
         return self.chips * GENERATIONS[self.generation].devices_per_chip
-
-    @property
-    def device_kind(self) -> str:
-        return GENERATIONS[self.generation].device_kind
 
     @property
     def pjrt_name(self) -> str:
