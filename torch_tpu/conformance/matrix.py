@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from torch_tpu.conformance import pool
 from torch_tpu.conformance.catalog import HERE, MATRIX_PHASES, MODES, PLACES, Case
 from torch_tpu.conformance.gaps import Gaps
 from torch_tpu.conformance.runner import Result
@@ -220,14 +221,7 @@ def _by_column(reasons: Mapping[str, Sequence[str]]) -> dict[str, str]:
 def read_results(path: Path) -> list[Result]:
     """The results in a file that a run wrote, the last one of each case."""
     _, *lines = path.read_text(encoding="utf-8").splitlines()
-    found: dict[Case, Result] = {}
-    for line in lines:
-        try:
-            result = Result.from_json(json.loads(line))
-        except json.JSONDecodeError:
-            continue  # the process was ended while it wrote this line
-        found[result.case] = result
-    return list(found.values())
+    return list(pool.results_in(lines, Result.from_json).values())
 
 
 def missing(matrix: Matrix, cases: Iterable[Case]) -> list[Case]:

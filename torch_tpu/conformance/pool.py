@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import queue
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
@@ -113,10 +113,15 @@ def _read(pool: Pool) -> dict[Any, Any]:
     first, *rest = pool.output.read_text(encoding="utf-8").splitlines() or ["{}"]
     if json.loads(first) != pool.header:
         raise ValueError(f"{pool.output} is of another run: {first}; this one is {json.dumps(pool.header)}")
+    return results_in(rest, pool.parse)
+
+
+def results_in(lines: Iterable[str], parse: Callable[[dict[str, Any]], Any]) -> dict[Any, Any]:
+    """The last result of each case in the lines of an output file, without its header."""
     found = {}
-    for line in rest:
+    for line in lines:
         try:
-            result = pool.parse(json.loads(line))
+            result = parse(json.loads(line))
         except json.JSONDecodeError:
             continue  # the process was ended while it wrote this line
         found[result.case] = result
