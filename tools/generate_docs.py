@@ -143,8 +143,8 @@ import torch, torch_tpu
 print(torch_tpu.lint(model, torch.zeros(8, 256, 512, dtype=torch.bfloat16)))  # a module on any device, or a function
 ```
 
-An attention block of width 512 in bfloat16, for a v6e: with 8 heads of 64 the compiler expects 228 thousand cycles and
-names the two products (TPU103) and 11 copies (TPU101); with 4 heads of 128 it expects 117 thousand, and TPU103 is gone.
+Of attention with 8 heads of 32, for example, the two products (TPU103) and the copies around them (TPU101) are named; with
+2 heads of 128 TPU103 is gone, and the compiler expects fewer cycles for as many FLOPs (`tests/aot/test_lint_program.py`).
 """
 
 

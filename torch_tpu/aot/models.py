@@ -188,7 +188,8 @@ def _whole_sequences(position_ids: torch.Tensor) -> None:
 
 @contextlib.contextmanager
 def _without_looking_for_packed_sequences() -> Iterator[None]:
-    """Each sequence is whole: Transformers would read the positions, which have no values here, to find that out."""
+    """Each sequence is whole, and its mask causal. Transformers would read the positions to find that out, or, where it may
+    not, build a mask for sequences of several parts."""
     from transformers import masking_utils
 
     before: Callable[..., Any] | None = getattr(masking_utils, "find_packed_sequence_indices", None)
