@@ -193,6 +193,7 @@ def test_a_result_is_saved(tmp_path):
     assert about["topology"] == "v6e-1"
     assert (place / f"{program['name']}.mlir").read_text() == compiled.stablehlo
     assert (place / f"{program['name']}.executable").stat().st_size > 1000
+    assert json.loads((place / "report.json").read_text()) == json.loads(compiled.report.to_json())
 
 
 SCRIPT = """

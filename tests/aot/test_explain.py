@@ -65,20 +65,56 @@ def test_temporaries_that_do_not_fit():
     assert re.fullmatch(rf".*test_explain\.py:{line} in attend", place.line)
 
 
-FOURIER = """module @fourier {
-func.func public @main(%a: tensor<8x8xcomplex<f64>>) -> tensor<8x8xcomplex<f64>> {
-%0 = stablehlo.fft %a, type = FFT, length = [8] : (tensor<8x8xcomplex<f64>>) -> tensor<8x8xcomplex<f64>>
-return %0 : tensor<8x8xcomplex<f64>>
+def module(result: str, *operation: str) -> str:
+    """A program of one operation, each of its lines a line of the text."""
+    body = "\n".join(operation)
+    return (
+        f"module @refused {{\nfunc.func public @main(%a: {result}) -> {result} {{\n{body}\nreturn %0 : {result}\n}}\n}}"
+    )
+
+
+REFUSED = {
+    "stablehlo.fft": (
+        module(
+            "tensor<8x8xcomplex<f64>>",
+            "%0 = stablehlo.fft %a, type = FFT, length = [8] : (tensor<8x8xcomplex<f64>>) -> tensor<8x8xcomplex<f64>>",
+        ),
+        torch.complex128,
+        "the TPU has no FFT for c128",
+        "complex64",
+    ),
+    "stablehlo.custom_call": (
+        module(
+            "tensor<8x8xf32>", "%0 = stablehlo.custom_call @no_such_kernel(%a) : (tensor<8x8xf32>) -> tensor<8x8xf32>"
+        ),
+        torch.float32,
+        "the TPU has no implementation of the custom call no_such_kernel",
+        "",
+    ),
+    "stablehlo.all_reduce": (
+        module(
+            "tensor<8x8xf32>",
+            '%0 = "stablehlo.all_reduce"(%a) <{replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>}> ({',
+            "^bb0(%x: tensor<f32>, %y: tensor<f32>):",
+            "%s = stablehlo.add %x, %y : tensor<f32>",
+            "stablehlo.return %s : tensor<f32>",
+            "}) : (tensor<8x8xf32>) -> tensor<8x8xf32>",
+        ),
+        torch.float32,
+        "a collective names device 3, and the program is compiled for 1",
+        "",
+    ),
 }
-}"""
+"""By operation: a program, its dtype, what is said of it, and a word of what to do."""
 
 
-def test_an_operation_that_the_tpu_has_not():
+@pytest.mark.parametrize("operation", REFUSED)
+def test_an_operation_that_is_refused(operation):
+    text, dtype, headline, advice = REFUSED[operation]
     client = compile_only.client(Topology.parse("v6e"))
-    failure, _, _ = refused(client.compile(FOURIER, [((8, 8), torch.complex128)]))
-    assert failure.headline == "the TPU has no FFT for c128"
-    assert "complex64" in failure.do
-    assert failure.operator == "stablehlo.fft"
+    failure, _, _ = refused(client.compile(text, [((8, 8), dtype)]))
+    assert (failure.operator, failure.headline) == (operation, headline)
+    assert advice in (failure.do or "")
     assert failure.needed is None and failure.exceeds_by is None
 
 
@@ -103,45 +139,12 @@ def test_what_is_refused_in_the_backward_pass_is_said_to_be():
     assert any("aten_mm (backward, MmBackward0" in line for line in lines)
 
 
-CUSTOM = """module @custom {
-func.func public @main(%a: tensor<8x8xf32>) -> tensor<8x8xf32> {
-%0 = stablehlo.custom_call @no_such_kernel(%a) : (tensor<8x8xf32>) -> tensor<8x8xf32>
-return %0 : tensor<8x8xf32>
-}
-}"""
-
-
-def test_a_custom_call_that_nobody_has():
-    client = compile_only.client(Topology.parse("v6e"))
-    failure, _, _ = refused(client.compile(CUSTOM, [((8, 8), torch.float32)]))
-    assert failure.headline == "the TPU has no implementation of the custom call no_such_kernel"
-    assert failure.operator == "stablehlo.custom_call"
-
-
-COLLECTIVE = """module @reduce {
-func.func public @main(%a: tensor<8x8xf32>) -> tensor<8x8xf32> {
-%0 = "stablehlo.all_reduce"(%a) <{replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>}> ({
-^bb0(%x: tensor<f32>, %y: tensor<f32>):
-%s = stablehlo.add %x, %y : tensor<f32>
-stablehlo.return %s : tensor<f32>
-}) : (tensor<8x8xf32>) -> tensor<8x8xf32>
-return %0 : tensor<8x8xf32>
-}
-}"""
-
-
-def test_a_collective_of_devices_that_are_not_there():
-    client = compile_only.client(Topology.parse("v6e"))
-    failure, _, _ = refused(client.compile(COLLECTIVE, [((8, 8), torch.float32)]))
-    assert failure.headline == "a collective names device 3, and the program is compiled for 1"
-    assert failure.operator == "stablehlo.all_reduce"
-
-
 def test_other_reasons_are_the_compilers_first_line():
-    failure = explain.explain("\nINTERNAL: something\nmore", CUSTOM)
+    text, *_ = REFUSED["stablehlo.custom_call"]
+    failure = explain.explain("\nINTERNAL: something\nmore", text)
     assert failure.headline == "INTERNAL: something"
     assert failure.message == "INTERNAL: something\nmore"
-    assert explain.explain("", CUSTOM).headline == "no reason given"
+    assert explain.explain("", text).headline == "no reason given"
 
 
 def test_the_same_call_in_several_lines_is_that_of_the_first():

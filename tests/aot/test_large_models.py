@@ -10,8 +10,6 @@ import pytest
 from torch_tpu import settings
 from torch_tpu.aot import models, plans
 
-pytest.importorskip("transformers")
-
 CONFIGS = Path(__file__).resolve().parents[2] / "examples" / "configs"
 GIB = 2**30
 FIVE_MINUTES_OF_TWO_CORES = 600.0

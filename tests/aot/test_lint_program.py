@@ -17,9 +17,6 @@ import torch_tpu
 from torch_tpu import hlo
 from torch_tpu.linter import capture
 
-torch_tpu._autoload()
-pytest.importorskip("libtpu")
-
 
 def line_of(function, text: str) -> int:
     """The line of a function's source that contains a text."""

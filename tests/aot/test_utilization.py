@@ -49,7 +49,6 @@ EXPERTS = {
 
 
 def flops(tmp_path, config, seq, mode="train"):
-    pytest.importorskip("transformers")
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
     model = models.from_config(str(path), torch.bfloat16)

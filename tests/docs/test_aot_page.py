@@ -17,12 +17,13 @@ PAGE = (ROOT / "docs" / "aot.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^    torch-tpu (plan .*)$", PAGE, re.MULTILINE)
 
 
-def test_its_python_runs(capsys):
+def test_its_python_runs(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (snippet,) = (text for text in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "aot.compile" in text)
     exec(compile(snippet, "aot.md", "exec"), {})
-    arguments, flops = capsys.readouterr().out.split()
-    assert int(arguments) >= 2 * (1024 * 1024 + 1024 + 64 * 1024)
-    assert float(flops) >= 2 * 64 * 1024 * 1024
+    printed = capsys.readouterr().out
+    assert "Linear on v6e-1" in printed and "tokens/s/chip" in printed
+    assert (tmp_path / "linear" / "report.json").is_file()
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -11,14 +11,17 @@ from torch_tpu.aot.hlo_text import Module
 _ALLOCATION = re.compile(r"^allocation \d+: size (\d+)(?:, color (\d+))?,(.*)$")
 _VALUE = re.compile(r"^ value: <\d+ (\S+?)(?: \(\w+\))? @(\d+)> \(size=(\d+),offset=\d+\): (.*)$")
 _ALIVE = re.compile(r"^    (\S+): (\d+) bytes")
-_PARAMETER = re.compile(r"parameter (\d+),")
+_SHAPE = re.compile(r"shape \|([^|]*)\|")
 _LAYOUT = re.compile(r"\{[^{}]*\}")
 _KEPT = 12
+
+Group = tuple[str, str, str]
+"""Kind, shape and source of buffers."""
 
 
 @dataclass(frozen=True)
 class Buffers:
-    """Buffers of the same kind, shape and origin that are alive when most memory is in use."""
+    """Buffers of the same kind, shape and origin that are alive when most memory is in use; arguments always are."""
 
     kind: str
     """"argument", "output" or "temporary"."""
@@ -54,6 +57,7 @@ def parse(assignment: str, live_ranges: str, module: Module | None = None) -> As
     """
     kinds: dict[str, str] = {}
     shapes: dict[str, str] = {}
+    arguments: list[tuple[str, int]] = []
     totals = {"argument": 0, "output": 0, "temporary": 0}
     kind = ""
     for line in assignment.splitlines():
@@ -61,13 +65,15 @@ def parse(assignment: str, live_ranges: str, module: Module | None = None) -> As
             kind = _kind(match[3]) if match[2] in (None, "0") else ""
             if kind:
                 totals[kind] += int(match[1])
+            if kind == "argument" and (shape := _SHAPE.search(match[3])):
+                arguments.append((shape[1], int(match[1])))
         elif kind and (match := _VALUE.match(line)):
             kinds[match[1]], shapes[match[1]] = kind, _LAYOUT.sub("", match[4])
     if not kinds:
         return None
-    return Assignment(
-        totals["argument"], totals["output"], totals["temporary"], _largest(live_ranges, kinds, shapes, module)
-    )
+    groups = {("argument", shape, ""): [n for s, n in arguments if s == shape] for shape, _ in arguments}
+    groups |= _alive(live_ranges, kinds, shapes, module)
+    return Assignment(totals["argument"], totals["output"], totals["temporary"], _largest(groups))
 
 
 def _kind(description: str) -> str:
@@ -79,22 +85,25 @@ def _kind(description: str) -> str:
     return "temporary" if "temp" in description else ""
 
 
-def _largest(
+def _alive(
     live_ranges: str, kinds: Mapping[str, str], shapes: Mapping[str, str], module: Module | None
-) -> tuple[Buffers, ...]:
-    """The buffers that are alive at the peak, those of one kind, shape and origin together, the largest first."""
+) -> dict[Group, list[int]]:
+    """Sizes of the outputs and temporaries that are alive at the peak."""
     _, _, peak = live_ranges.partition("(peak):\n")
-    groups: dict[tuple[str, str, str], list[int]] = {}
+    groups: dict[Group, list[int]] = {}
     for line in peak.splitlines():
         match = _ALIVE.match(line)
         if match is None:
             continue
         name = match[1].removesuffix("{}")
         full = match[1] if match[1] in kinds else name
-        if full not in kinds:
-            continue
-        source = "" if kinds[full] == "argument" else _source(module, name)
-        groups.setdefault((kinds[full], shapes[full], source), []).append(int(match[2]))
+        if kinds.get(full, "argument") != "argument":
+            groups.setdefault((kinds[full], shapes[full], _source(module, name)), []).append(int(match[2]))
+    return groups
+
+
+def _largest(groups: Mapping[Group, list[int]]) -> tuple[Buffers, ...]:
+    """The groups that matter, the largest first."""
     found = [Buffers(*key, count=len(sizes), nbytes=sum(sizes)) for key, sizes in groups.items()]
     least = sum(group.nbytes for group in found) / 1000
     found = [group for group in found if group.nbytes >= least and not group.shape.startswith("(")]

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_map
 
 from torch_tpu import _plug, settings
 from torch_tpu.aot.compiled import Compiled
+from torch_tpu.aot.utilization import ModelFlops, model_flops
 from torch_tpu.eager import origins
 from torch_tpu.eager.program import aval_id, num_bytes
 from torch_tpu.runtime import client as clients
@@ -68,6 +69,7 @@ def compile(
     data_parallel: bool = False,
     warm_up: int = 1,
     whole: bool = True,
+    tokens: int | None = None,
 ) -> Compiled:
     """Captures what a function or a module runs on a TPU. Compiling happens when the result is asked for its figures.
 
@@ -87,6 +89,8 @@ def compile(
             one of DistributedDataParallel orders its buckets.
         whole: everything is one program, as far as nothing reads a value in between. Otherwise the current eager mode
             decides.
+        tokens: how many a call handles on each device, for the report's throughput. A language model of Transformers says
+            it by its inputs.
 
     Raises:
         ValueError: there is no such topology, or the output has no loss.
@@ -111,7 +115,18 @@ def compile(
         del answer
         runs = tuple(client.started)
         client.started.clear()
-    return Compiled(client.topology, runs)
+    known, found = _language_model(function, [*inputs, *(kwargs or {}).values()], trained=optimizer is not None)
+    name = getattr(function, "__qualname__", type(function).__name__)
+    return Compiled(client.topology, runs, name, found if tokens is None else tokens, known)
+
+
+def _language_model(function: Any, inputs: Sequence[Any], *, trained: bool) -> tuple[ModelFlops | None, int | None]:
+    """FLOPs of a token, and the number of tokens, where a model says what it is and is given a batch of sequences."""
+    sequences = [x for x in inputs if isinstance(x, torch.Tensor) and x.dim() == 2 and not x.dtype.is_floating_point]
+    if not isinstance(function, torch.nn.Module) or not sequences:
+        return None, None
+    found = model_flops(function, sequences[0].shape[1], "train" if trained else "forward")
+    return found, None if found is None else sequences[0].numel()
 
 
 def _target(

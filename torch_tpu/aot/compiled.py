@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
+from torch_tpu.aot import report
+from torch_tpu.aot.prices import price_of
+from torch_tpu.aot.report import Report
+from torch_tpu.aot.utilization import ModelFlops
 from torch_tpu.runtime import compile_only
 from torch_tpu.runtime.compile_only import Planned
 from torch_tpu.runtime.topology import Topology
@@ -17,6 +22,20 @@ class Compiled:
 
     topology: Topology
     runs: tuple[Planned, ...]
+    name: str
+    """Of the module or function."""
+    tokens: int | None = None
+    """That one call handles on each device, if that is known."""
+    model: ModelFlops | None = None
+    """FLOPs of a token by the model's definition, if they are known."""
+
+    @cached_property
+    def report(self) -> Report:
+        """What the compiler says of it: memory, work, time, utilization, throughput and cost; or why it does not compile.
+
+        Made when it is first asked for, with the prices that are set then (`settings.chip_prices`).
+        """
+        return report.make(self, price_of(self.topology.generation))
 
     @property
     def programs(self) -> tuple[Planned, ...]:
@@ -47,10 +66,10 @@ class Compiled:
         other = Topology.parse(topology) if isinstance(topology, str) else topology
         client = compile_only.client(other)
         made = {program: client.adopt(program) for program in self.programs}
-        return Compiled(other, tuple(made[program] for program in self.runs))
+        return replace(self, topology=other, runs=tuple(made[program] for program in self.runs))
 
     def save(self, directory: str | Path) -> Path:
-        """Writes each program's StableHLO, optimized HLO and executable into a directory, which is made.
+        """Writes each program's StableHLO, optimized HLO and executable, and the report, into a directory, which is made.
 
         `torch-tpu cache export` makes a file of executables that another machine can import.
 
@@ -70,5 +89,6 @@ class Compiled:
             (place / f"{name}.executable").write_bytes(built.serialize())
             about.append({"name": name, "key": program.key, "runs": self.runs.count(program)})
         described = {"topology": self.topology.name, "programs": about}
+        (place / "report.json").write_text(self.report.to_json(), encoding="utf-8")
         (place / "programs.json").write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
         return place

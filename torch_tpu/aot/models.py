@@ -13,7 +13,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -22,7 +22,7 @@ import torch._dynamo
 
 from torch_tpu.aot import capture
 from torch_tpu.aot.compiled import Compiled
-from torch_tpu.aot.utilization import ModelFlops, model_flops
+from torch_tpu.aot.utilization import model_flops
 from torch_tpu.compile.repeated import can_fold, fold_layers
 
 Mode = Literal["train", "prefill", "decode"]
@@ -66,8 +66,8 @@ class Workload:
         return self.batch * (1 if self.mode == "decode" else self.seq)
 
 
-def trace(workload: Workload, topology: str) -> tuple[Compiled, ModelFlops | None]:
-    """The programs of a workload, and what its model needs by definition, where that is known.
+def trace(workload: Workload, topology: str) -> Compiled:
+    """The programs of a workload, with what its model needs by definition where that is known.
 
     Raises:
         ValueError: the model is not known, or not of a kind that has this mode.
@@ -75,12 +75,13 @@ def trace(workload: Workload, topology: str) -> tuple[Compiled, ModelFlops | Non
         ImportError: its module, or Transformers, is not there.
         NoValueError, FallbackError: as `aot.compile`.
     """
-    if Path(workload.model).suffix == ".json" or ":" not in workload.model:
-        return _trace_config(workload, topology)
-    return _trace_function(workload, topology)
+    from_file = Path(workload.model).suffix == ".json" or ":" not in workload.model
+    model, compiled = (_trace_config if from_file else _trace_function)(workload, topology)
+    known = model_flops(model, workload.seq, workload.mode) if isinstance(model, torch.nn.Module) else None
+    return replace(compiled, name=workload.model, tokens=workload.tokens, model=known)
 
 
-def _trace_function(workload: Workload, topology: str) -> tuple[Compiled, ModelFlops | None]:
+def _trace_function(workload: Workload, topology: str) -> tuple[Any, Compiled]:
     module_name, _, name = workload.model.partition(":")
     sys.path.insert(0, "")
     try:
@@ -99,19 +100,16 @@ def _trace_function(workload: Workload, topology: str) -> tuple[Compiled, ModelF
     args, kwargs = ((), inputs) if isinstance(inputs, dict) else (tuple(inputs), {})
     training = {"optimizer": torch.optim.AdamW, "data_parallel": workload.data_parallel}
     options: dict[str, Any] = training if workload.mode == "train" else {}
-    compiled = capture.compile(cast(Any, model), args, topology, kwargs=kwargs, **options)
-    known = model_flops(model, workload.seq, workload.mode) if isinstance(model, torch.nn.Module) else None
-    return compiled, known
+    return model, capture.compile(cast(Any, model), args, topology, kwargs=kwargs, **options)
 
 
-def _trace_config(workload: Workload, topology: str) -> tuple[Compiled, ModelFlops | None]:
+def _trace_config(workload: Workload, topology: str) -> tuple[Any, Compiled]:
     model = from_config(workload.model, getattr(torch, workload.dtype))
     if workload.recompute:
         model.gradient_checkpointing_enable()
     make = {"train": _train, "prefill": _prefill, "decode": _decode}[workload.mode]
-    known = model_flops(model, workload.seq, workload.mode)
     with _without_looking_for_packed_sequences():
-        return make(model, workload, topology), known
+        return model, make(model, workload, topology)
 
 
 def from_config(path: str, dtype: torch.dtype) -> Any:

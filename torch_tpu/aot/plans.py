@@ -12,7 +12,6 @@ from torch_tpu.aot.compiled import Compiled
 from torch_tpu.aot.models import Workload
 from torch_tpu.aot.prices import price_of
 from torch_tpu.aot.report import Report
-from torch_tpu.aot.utilization import ModelFlops
 from torch_tpu.runtime.topology import Topology
 
 SWEPT = ("batch", "seq")
@@ -43,15 +42,14 @@ def plan(
     known = {place.generation: price_of(place.generation, prices) for place in places}
     reports = []
     for load in _combinations(workload, sweep or {}):
-        traced: tuple[Compiled, ModelFlops | None] | None = None
+        traced: Compiled | None = None
         for place in places:
             what = f"{load.mode}, batch {load.batch} x {load.seq}, for {place.name}"
             if traced is None or load.data_parallel:  # collectives are of the topology's devices
                 told(f"tracing {what}")
                 traced = models.trace(load, place.name)
             told(f"compiling {what}")
-            compiled, flops = traced
-            reports.append(report.make(load, compiled.retarget(place), flops, known[place.generation]))
+            reports.append(report.make(traced.retarget(place), known[place.generation], load))
     return reports
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from html import escape
 
@@ -43,6 +44,14 @@ def show(reports: Sequence[Report], console: Console) -> None:
     console.print(tables.DISCLAIMER)
 
 
+def text(reports: Sequence[Report], width: int = 120) -> str:
+    """What `show` prints, without colors."""
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    with console.capture() as capture:
+        show(reports, console)
+    return capture.get()
+
+
 def _show_one(report: Report, console: Console) -> None:
     console.rule(tables.title(report), align="left")
     for section in tables.sections(report):
@@ -60,7 +69,7 @@ def _show_one(report: Report, console: Console) -> None:
 
 def page(reports: Sequence[Report]) -> str:
     """An HTML document with all reports."""
-    title = tables.title(reports[0]) if len(reports) == 1 else f"{reports[0].workload.model}: {len(reports)} plans"
+    title = tables.title(reports[0]) if len(reports) == 1 else f"{reports[0].name}: {len(reports)} plans"
     parts = [f"<h1>{escape(title)}</h1>"]
     if len(reports) > 1:
         parts.append(_comparison(reports))

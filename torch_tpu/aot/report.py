@@ -10,20 +10,22 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch_tpu.aot import buffers, cost, explain, hlo_text, stablehlo
 from torch_tpu.aot.buffers import Assignment, Buffers
-from torch_tpu.aot.compiled import Compiled
 from torch_tpu.aot.cost import Cost
 from torch_tpu.aot.explain import Failure
 from torch_tpu.aot.locate import Places
-from torch_tpu.aot.models import Workload
 from torch_tpu.aot.prices import Price
 from torch_tpu.aot.utilization import ModelFlops, utilization
 from torch_tpu.runtime.chips import CHIPS, Chip
 from torch_tpu.runtime.compile_only import Planned
 from torch_tpu.runtime.examine import Examination, examine
+
+if TYPE_CHECKING:
+    from torch_tpu.aot.compiled import Compiled
+    from torch_tpu.aot.models import Workload
 
 ESTIMATES = (
     "work.hbm_bytes",
@@ -119,7 +121,8 @@ class Rates:
     """Model-FLOPs utilization with attention in full (TorchTitan); None where the model's FLOPs are not known."""
     mfu_causal: float | None
     """The same with causal attention halved (MaxText)."""
-    tokens_per_second_per_chip: float
+    tokens_per_second_per_chip: float | None
+    """None where it is not known how many tokens a step handles."""
     usd_per_million_tokens: float | None
     usd_per_step: float | None
     """Of all chips of the topology."""
@@ -127,9 +130,14 @@ class Rates:
 
 @dataclass(frozen=True)
 class Report:
-    """Of one workload on one topology."""
+    """Of one step on one topology."""
 
-    workload: Workload
+    name: str
+    """Of the model or function."""
+    workload: Workload | None
+    """What was planned; None for a module or function that was compiled by itself."""
+    tokens: int | None
+    """That a step handles on each device."""
     topology: str
     chips: int
     devices: int
@@ -153,11 +161,15 @@ class Report:
         """Everything, as JSON."""
         return json.dumps(_plain(self), indent=2) + "\n"
 
+    def __str__(self) -> str:
+        from torch_tpu.aot import render
+
+        return render.text([self])
+
 
 def _plain(value: Any) -> Any:
     """A dataclass as dictionaries, with the properties that people look for."""
     made = asdict(value)
-    made["workload"]["tokens"] = value.workload.tokens
     made["memory"]["total"] = value.memory.total
     if value.failure is not None:
         made["failure"]["exceeds_by"] = value.failure.exceeds_by
@@ -166,40 +178,46 @@ def _plain(value: Any) -> Any:
     return made
 
 
-def make(workload: Workload, compiled: Compiled, model: ModelFlops | None, price: Price | None) -> Report:
+def make(compiled: Compiled, price: Price | None, workload: Workload | None = None) -> Report:
     """Asks the compiler about a step's programs, and puts together what it says.
+
+    Args:
+        price: of an hour of a chip.
+        workload: what the programs were made of, where it was planned.
 
     Raises:
         CompileError: a program wants more devices than the topology has.
     """
     chip = CHIPS[compiled.topology.generation]
+    nothing = MemoryReport(0, 0, 0, 0, chip.usable_hbm, chip.hbm, ())
     programs = [_Program(program, times, chip) for program, times in Counter(compiled.runs).items()]
-    largest = max(programs, key=lambda program: program.memory.total)
     failed = next((program for program in programs if program.said.error), None)
     failure = None
     if failed is not None:
         failure = explain.explain(failed.said.error, failed.planned.text, failed.assignment)
     work = None if failure else _work(programs)
     time = None if failure else _time(programs)
-    rates = _rates(work, time, workload, model, compiled, chip, price) if work and time else None
+    rates = _rates(work, time, compiled, chip, price) if work and time else None
     return Report(
+        name=compiled.name,
         workload=workload,
+        tokens=compiled.tokens,
         topology=compiled.topology.name,
         chips=compiled.topology.chips,
         devices=compiled.topology.devices,
         chip=chip.name,
         programs=len(compiled.runs),
-        model=model,
+        model=compiled.model,
         compiled=failure is None,
         failure=failure,
-        memory=largest.memory,
+        memory=max((program.memory for program in programs), key=lambda memory: memory.total, default=nothing),
         work=work,
         time=time,
         rates=rates,
         heaviest=_heaviest(programs),
         price=price,
         compile_seconds=sum(program.said.seconds for program in programs),
-        notes=tuple(_notes(programs, compiled, model, time, price)),
+        notes=tuple(_notes(programs, compiled, time, price)),
     )
 
 
@@ -281,23 +299,21 @@ def _time(programs: Sequence[_Program]) -> TimeReport:
 def _rates(
     work: WorkReport,
     time: TimeReport,
-    workload: Workload,
-    model: ModelFlops | None,
     compiled: Compiled,
     chip: Chip,
     price: Price | None,
 ) -> Rates:
     peak, seconds = chip.peaks["bf16"], time.estimate
-    topology = compiled.topology
-    per_chip = workload.tokens * topology.devices / topology.chips / seconds if seconds else 0.0
+    topology, model, tokens = compiled.topology, compiled.model, compiled.tokens
+    per_chip = tokens * topology.devices / topology.chips / seconds if tokens is not None and seconds else None
     usd_per_second = None if price is None else price.usd_per_chip_hour / 3600
     return Rates(
         intensity=work.flops / work.hbm_bytes if work.hbm_bytes else 0.0,
         ridge=peak / chip.hbm_bytes_per_second,
         bound="compute" if time.compute_bound > seconds / 2 else "memory",
         hardware_utilization=utilization(work.flops, seconds, peak),
-        mfu=None if model is None else utilization(model.full * workload.tokens, seconds, peak),
-        mfu_causal=None if model is None else utilization(model.causal * workload.tokens, seconds, peak),
+        mfu=None if model is None or tokens is None else utilization(model.full * tokens, seconds, peak),
+        mfu_causal=None if model is None or tokens is None else utilization(model.causal * tokens, seconds, peak),
         tokens_per_second_per_chip=per_chip,
         usd_per_million_tokens=usd_per_second / per_chip * 1e6 if usd_per_second is not None and per_chip else None,
         usd_per_step=usd_per_second * topology.chips * seconds if usd_per_second is not None else None,
@@ -320,7 +336,6 @@ def _heaviest(programs: Sequence[_Program], kept: int = 10) -> tuple[Part, ...]:
 def _notes(
     programs: Sequence[_Program],
     compiled: Compiled,
-    model: ModelFlops | None,
     time: TimeReport | None,
     price: Price | None,
 ) -> Iterator[str]:
@@ -341,7 +356,7 @@ def _notes(
         )
     if len(programs) > 1:
         yield "a step is several programs: memory is that of the largest, and what the others keep for later comes on top"
-    if model is None and time is not None:
+    if compiled.model is None and time is not None:
         yield "the FLOPs of the model by its definition are not known, so there is no model-FLOPs utilization"
     if price is not None:
         yield f"{price.usd_per_chip_hour:.2f} USD for a chip-hour: {price.source}"

@@ -26,8 +26,9 @@ DISCLAIMER = "Figures marked as estimates come from the TPU compiler and publish
 
 
 def title(report: Report) -> str:
-    workload = report.workload
-    return f"{workload.model}: {workload.mode}, batch {workload.batch} x {workload.seq}, on {report.topology}"
+    load = report.workload
+    what = report.name if load is None else f"{report.name}: {load.mode}, batch {load.batch} x {load.seq},"
+    return f"{what} on {report.topology}"
 
 
 def sections(report: Report) -> Iterator[Section]:
@@ -82,7 +83,8 @@ def _work(work: WorkReport, rates: Rates) -> Iterator[Row]:
 
 
 def _time(time: TimeReport) -> Iterator[Row]:
-    yield Row("estimate", seconds(time.estimate), f"{time.compute_bound / time.estimate:.0%} of it bound by compute")
+    share = time.compute_bound / time.estimate if time.estimate else 0.0
+    yield Row("estimate", seconds(time.estimate), f"{share:.0%} of it bound by compute")
     yield Row("at least", seconds(time.least), "at peak speeds")
     yield Row("by the compiler's cycles", seconds(time.cycles), "which are high for element-wise operations")
     for name, times in time.missing.items():
@@ -99,11 +101,13 @@ def _rates(report: Report, rates: Rates) -> Iterator[Row]:
         yield Row("MFU, attention in full", f"{rates.mfu:.1%}", "estimate; as TorchTitan counts")
         yield Row("MFU, causal attention halved", f"{rates.mfu_causal:.1%}", "estimate; as MaxText counts")
     yield Row("executed FLOPs of the peak", f"{rates.hardware_utilization:.1%}", "estimate")
-    yield Row("tokens/s/chip", f"{rates.tokens_per_second_per_chip:,.0f}", "estimate")
-    if rates.usd_per_million_tokens is not None and rates.usd_per_step is not None and report.price is not None:
+    if rates.tokens_per_second_per_chip is not None:
+        yield Row("tokens/s/chip", f"{rates.tokens_per_second_per_chip:,.0f}", "estimate")
+    if rates.usd_per_step is not None and report.price is not None:
         source = f"estimate; {report.price.usd_per_chip_hour:.2f} USD a chip-hour, {report.price.source}"
-        yield Row("USD per million tokens", money(rates.usd_per_million_tokens), source)
-        yield Row("USD per step", money(rates.usd_per_step), f"estimate; {report.chips} chips")
+        if rates.usd_per_million_tokens is not None:
+            yield Row("USD per million tokens", money(rates.usd_per_million_tokens), source)
+        yield Row("USD per step", money(rates.usd_per_step), f"{source}; {report.chips} chips")
 
 
 COLUMNS = (
@@ -125,7 +129,8 @@ def comparison(reports: Sequence[Report]) -> Iterator[tuple[str, ...]]:
     for report in reports:
         load, rates = report.workload, report.rates
         memory = f"{report.memory.total / report.memory.usable:.0%}"
-        start = (report.topology, str(load.batch), str(load.seq), memory)
+        batch, seq = ("", "") if load is None else (str(load.batch), str(load.seq))
+        start = (report.topology, batch, seq, memory)
         if rates is None or report.time is None:
             reason = "does not fit" if report.failure and report.failure.needed is not None else "does not compile"
             yield (*start, reason, "", "", "", "", "")
@@ -136,8 +141,8 @@ def comparison(reports: Sequence[Report]) -> Iterator[tuple[str, ...]]:
         yield (
             *start,
             seconds(report.time.estimate),
-            f"{speed:,.0f}",
-            f"{speed * report.chips:,.0f}",
+            "" if speed is None else f"{speed:,.0f}",
+            "" if speed is None else f"{speed * report.chips:,.0f}",
             mfu,
             usd,
             rates.bound,
@@ -150,9 +155,10 @@ def best(reports: Sequence[Report]) -> Iterator[Row]:
     if not running:
         yield Row("best", "none compiles")
         return
-    report, rates = max(running, key=lambda pair: pair[1].tokens_per_second_per_chip * pair[0].chips)
-    total = rates.tokens_per_second_per_chip * report.chips
-    yield Row("best by throughput", _choice(report), f"{total:,.0f} tokens/s in all, an estimate")
+    rated = [(r, speed * r.chips) for r, rates in running if (speed := rates.tokens_per_second_per_chip) is not None]
+    if rated:
+        report, total = max(rated, key=lambda pair: pair[1])
+        yield Row("best by throughput", _choice(report), f"{total:,.0f} tokens/s in all, an estimate")
     priced = [(report, rates.usd_per_million_tokens) for report, rates in running if rates.usd_per_million_tokens]
     if priced:
         report, usd = min(priced, key=lambda pair: pair[1])
@@ -160,7 +166,8 @@ def best(reports: Sequence[Report]) -> Iterator[Row]:
 
 
 def _choice(report: Report) -> str:
-    return f"{report.topology}, batch {report.workload.batch} x {report.workload.seq}"
+    load = report.workload
+    return report.topology if load is None else f"{report.topology}, batch {load.batch} x {load.seq}"
 
 
 def seconds(value: float) -> str:

@@ -56,7 +56,7 @@ def model_flops(model: torch.nn.Module, seq: int, mode: str) -> ModelFlops | Non
     Args:
         model: on any device, "meta" among them.
         seq: length of the sequences; in decoding the number of tokens that are looked back at.
-        mode: "train", "prefill" or "decode".
+        mode: "train", "forward" (logits of every token), "prefill" (of the last one) or "decode".
     """
     config = getattr(model, "config", None)
     if config is None:
