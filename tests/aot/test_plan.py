@@ -186,6 +186,8 @@ def test_a_function_of_ones_own(module):
     ("arguments", "match"),
     [
         (("--model", "nothing.json"), "nothing.json"),
+        (("--model", "llama"), "neither a config file (.json) nor a function, such as my_module:model"),
+        (("--model", "planned_module:model", "--topology", ","), "no topology is given"),
         (("--model", "no_such_module:f"), "no_such_module"),
         (("--model", "planned_module:missing"), "has no function 'missing'"),
         (("--model", "planned_module:nothing"), "returned no module and its inputs"),
@@ -207,10 +209,24 @@ def test_wrong_questions(module, arguments, match):
 
 def test_wrong_configs(tmp_path):
     file = tmp_path / "config.json"
-    for text, match in (("{", "is no JSON"), ('{"model_type": "abacus"}', "model_type 'abacus'")):
-        file.write_text(text)
-        with pytest.raises(ValueError, match=match):
+    for content, match in (
+        (b"{", "is no JSON"),
+        (b"\xff", "is no JSON"),
+        (b"[1, 2]", "holds a list"),
+        (b'{"model_type": "abacus"}', "model_type 'abacus'"),
+        (b'{"model_type": "vit"}', "no causal language model; plan it as a function"),
+        (b'{"model_type": "llama", "hidden_size": "big"}', "no model that Transformers can build: .*hidden_size"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=rf"config\.json .*{match}"):
             models.from_config(str(file), torch.float32)
+
+
+def test_errors_keep_their_brackets(module, tmp_path):
+    prices = tmp_path / "prices.toml"
+    prices.write_text("usd_per_chip_hour = 3")
+    done = run("--model", "planned_module:model", "--price", str(prices))
+    assert done.exit_code == 2 and "under [usd_per_chip_hour]" in " ".join(done.output.split())
 
 
 def test_a_plan_needs_no_network(config, monkeypatch):

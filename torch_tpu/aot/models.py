@@ -75,7 +75,9 @@ def trace(workload: Workload, topology: str) -> Compiled:
         ImportError: its module, or Transformers, is not there.
         NoValueError, FallbackError: as `aot.compile`.
     """
-    from_file = Path(workload.model).suffix == ".json" or ":" not in workload.model
+    from_file = Path(workload.model).suffix == ".json"
+    if not from_file and ":" not in workload.model:
+        raise ValueError(f"{workload.model!r} is neither a config file (.json) nor a function, such as my_module:model")
     model, compiled = (_trace_config if from_file else _trace_function)(workload, topology)
     known = model_flops(model, workload.seq, workload.mode) if isinstance(model, torch.nn.Module) else None
     return replace(compiled, name=workload.model, tokens=workload.tokens, model=known)
@@ -116,14 +118,11 @@ def from_config(path: str, dtype: torch.dtype) -> Any:
     """A Transformers model with the weights that its config file describes, on the device "meta".
 
     Raises:
-        ValueError: the file describes no model of Transformers.
+        ValueError: the file describes no language model that Transformers can build.
         OSError: it cannot be read.
         ImportError: Transformers is not installed.
     """
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is no JSON: {error}") from error
+    content = _read(path)
     try:
         import transformers
     except ImportError as error:
@@ -131,13 +130,29 @@ def from_config(path: str, dtype: torch.dtype) -> Any:
     kind = content.get("model_type")
     if kind not in transformers.CONFIG_MAPPING:
         raise ValueError(f"{path} has the model_type {kind!r}, which Transformers {transformers.__version__} has not")
-    config = transformers.CONFIG_MAPPING[kind].from_dict(content)
-    made = getattr(transformers, (content.get("architectures") or [""])[0] or "", None)
-    with torch.device("meta"):
-        if made is not None and made.__name__.endswith("ForCausalLM"):
-            return made._from_config(config, dtype=dtype, attn_implementation="sdpa")
-        auto = transformers.AutoModelForCausalLM
-        return auto.from_config(config, dtype=dtype, attn_implementation="sdpa")
+    name = str((content.get("architectures") or [""])[0])
+    named: Any = getattr(transformers, name, None) if name.endswith("ForCausalLM") else None
+    try:
+        config = transformers.CONFIG_MAPPING[kind].from_dict(content)
+        if named is None and type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+            raise ValueError(f"{kind} is no causal language model; plan it as a function, such as my_module:model")
+        with torch.device("meta"):
+            make = transformers.AutoModelForCausalLM.from_config if named is None else named._from_config
+            return make(config, dtype=dtype, attn_implementation="sdpa")
+    except Exception as error:  # whatever Transformers raises is about what is in the file
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{path} describes no model that Transformers can build: {reason}") from error
+
+
+def _read(path: str) -> dict[str, Any]:
+    """A config file's content."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is no JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is no configuration: it holds a {type(content).__name__} where an object should be")
+    return content
 
 
 def _tokens(batch: int, length: int) -> torch.Tensor:

@@ -34,10 +34,12 @@ def plan(
         told: called with what is being done.
 
     Raises:
-        ValueError: a topology, a price or what is swept is unknown; or the model, see `models.trace`.
+        ValueError: a topology, a price or what is swept is unknown, or there is no topology; or the model, see `models.trace`.
         OSError, ImportError, NoValueError, FallbackError: as `models.trace`.
         PlatformError: the TPU compiler is not installed.
     """
+    if not topologies:
+        raise ValueError("no topology is given: name a generation and a number of chips, such as v6e-8")
     places = [Topology.parse(name) for name in topologies]
     known = {place.generation: price_of(place.generation, prices) for place in places}
     reports = []

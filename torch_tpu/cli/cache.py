@@ -11,7 +11,7 @@ from rich.table import Table
 from torch_tpu import settings
 from torch_tpu.runtime.diskcache import DiskCache
 
-console = Console(highlight=False)
+console = Console(highlight=False, markup=False)
 
 
 def info() -> int:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 import torch_tpu
 
-console = Console(highlight=False)
+console = Console(highlight=False, markup=False)
 
 
 def run(pattern: str, dtype: str) -> int:

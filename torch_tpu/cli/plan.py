@@ -12,7 +12,7 @@ from rich.console import Console
 import torch_tpu
 from torch_tpu.errors import TpuError
 
-console = Console(highlight=False)
+console = Console(highlight=False, markup=False)
 
 
 def run(
@@ -37,7 +37,7 @@ def run(
                 told=status.update,
             )
     except (ValueError, OSError, ImportError, TpuError) as error:
-        console.print(f"[red]cannot plan:[/] {error}", markup=True)
+        console.print(f"cannot plan: {error}", soft_wrap=True)
         return 2
     render.show(reports, console)
     if json_file is not None:
