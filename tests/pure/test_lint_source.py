@@ -6,6 +6,7 @@ The scripts in tests/data/lint say in comments (`# expect TPU001`) what is to be
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -323,6 +324,30 @@ def test_directories_are_read_without_what_is_hidden(tmp_path):
     assert [Path(finding.file).name for finding in findings] == ["a.py", "c.py"] and count == 2
     with pytest.raises(FileNotFoundError, match="neither a file nor a directory"):
         check_paths([tmp_path / "nothing"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="no Python files or notebooks"):
+        check_paths([tmp_path / "empty"])
+
+
+def test_notebooks(tmp_path):
+    cells = [
+        ("markdown", ["# x.cuda()"]),
+        (
+            "code",
+            ["%matplotlib inline\n", "import torch\n", "files = !ls\n", "if files:\n", "    !pip list\n", "torch?"],
+        ),
+        ("code", ["%%bash\n", "for x in a; do"]),
+        ("code", ["x = torch.zeros(3)\n", "x.cuda()"]),
+    ]
+    notebook = {"cells": [{"cell_type": kind, "source": source} for kind, source in cells], "metadata": None}
+    file = tmp_path / "train.ipynb"
+    file.write_text(json.dumps(notebook))
+    (finding,), count = check_paths([tmp_path])
+    assert (finding.file, finding.line, count) == (f"{file}[cell 4]", 2, 1) and "cuda" in finding.reason
+    for text in ("{", "[]", '{"cells": [{"source": "x"}]}'):
+        file.write_text(text)
+        (finding,), _ = check_paths([file])
+        assert "this is no notebook" in finding.reason
 
 
 def test_the_projects_own_examples_are_clean():
@@ -332,7 +357,8 @@ def test_the_projects_own_examples_are_clean():
 
 def test_models_of_transformers_are_clean():
     """Models that torch_tpu runs as one program have nothing to be found."""
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     models = Path(transformers.__file__).parent / "models"
     findings, _ = check_paths([models / name / f"modeling_{name}.py" for name in ("llama", "gpt2", "mistral", "vit")])
     assert [finding for finding in findings if finding.severity != "note"] == []
@@ -363,9 +389,7 @@ def test_every_entry_names_a_rule_and_says_why(table):
 
 @pytest.mark.parametrize("table", [apis.torch_xla(), apis.cuda()], ids=["torch_xla", "cuda"])
 def test_replacements_exist(table):
-    import torch_tpu
 
-    torch_tpu._autoload()
     checked = 0
     for entry in table.entries:
         for name in entry.names:

@@ -82,7 +82,7 @@ def compile(
         topology: as `device`.
         optimizer: makes the captured step a training step: called with the module's parameters, such as
             `torch.optim.AdamW`. Gradients are freed at its end.
-        loss: of the module's output; by default its `loss`, or the output itself.
+        loss: of the module's output; by default its `loss`, an attribute or an item, or the output itself.
         data_parallel: the module trains under DistributedDataParallel, on every device of the topology, and `inputs` are
             one device's share.
         warm_up: calls before the one that is captured: the first step of an optimizer makes its state, and the second
@@ -191,11 +191,12 @@ def _training_step(
 
 
 def _loss_of(output: Any) -> torch.Tensor:
-    found = getattr(output, "loss", output)
+    found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", output)
     if not isinstance(found, torch.Tensor) or found.numel() != 1:
+        shown = f"a tensor of shape {list(output.shape)}" if isinstance(output, torch.Tensor) else type(output).__name__
         raise ValueError(
-            f"a training step needs a loss: the module returned {type(output).__name__} without one; pass loss=, a "
-            "function of that output, or labels, so that the module computes it"
+            f"a training step needs a loss: the module returned {shown}, where a tensor of one element was expected, or an "
+            "output whose `loss` is one; give it labels, or pass loss=, a function of its output, to aot.compile"
         )
     return found
 

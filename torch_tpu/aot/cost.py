@@ -14,7 +14,7 @@ than all bytes together take. What the compiler gives no figures for is named in
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from torch_tpu.aot import loops
@@ -42,7 +42,6 @@ _BOOKKEEPING = names(
     "SPMDFullToShardShape SPMDShardToFullShape X64Combine X64SplitHigh X64SplitLow"
 )
 """Targets of custom calls that the compiler makes itself and that take next to no time."""
-_KEPT = 12
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Heavy:
     seconds: float
     """All executions together."""
     bound: str
-    """"compute" or "memory"."""
+    """What decides: "memory" (HBM), "matrix" or "vector" units."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +76,8 @@ class Cost:
     """Seconds."""
     least: float = 0.0
     cycles: float = 0.0
-    compute_bound: float = 0.0
-    """The part of `estimate` in which the arithmetic units decide; HBM decides the rest."""
+    bounds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Seconds of `estimate` by what decides: "matrix" units, "vector" units, or "memory" (HBM)."""
     matrix: Counter[str] = field(default_factory=Counter)
     """FLOPs of matrix products and convolutions by the kind of operands: "bf16", "int8", "fp8"."""
     vector: float = 0.0
@@ -91,6 +90,7 @@ class Cost:
     """What is not in the estimate, and how often it runs: collectives, custom calls."""
     loops: list[Loop] = field(default_factory=list)
     heaviest: list[Heavy] = field(default_factory=list)
+    """All that takes time, the longest first."""
     estimated_cycles_found: bool = False
     """Whether the text has the compiler's estimates at all."""
 
@@ -112,8 +112,9 @@ def analyze(text: str, chip: Chip) -> Cost:
     analysis = _Analysis(module, chip)
     analysis.visit(module.entry, 1)
     cost = analysis.cost
-    cost.heaviest = sorted(analysis.heavy.values(), key=lambda item: -item.seconds)[:_KEPT]
+    cost.heaviest = sorted(analysis.heavy.values(), key=lambda item: -item.seconds)
     floor = cost.nbytes / chip.hbm_bytes_per_second
+    cost.bounds["memory"] += max(0.0, floor - cost.estimate)
     cost.estimate, cost.least, cost.cycles = (max(s, floor) for s in (cost.estimate, cost.least, cost.cycles))
     return cost
 
@@ -159,13 +160,14 @@ class _Analysis:
             "estimate",
             "least",
             "cycles",
-            "compute_bound",
             "vector",
             "transcendental",
             "nbytes",
             "overlapped",
         ):
             setattr(mine, name, getattr(mine, name) + getattr(more, name))
+        for bound, seconds in more.bounds.items():
+            mine.bounds[bound] += seconds
         mine.matrix.update(more.matrix)
         mine.missing.update(more.missing)
         mine.loops += more.loops
@@ -194,22 +196,24 @@ class _Analysis:
 
     def _add_time(self, instruction: Instruction, work: Work, times: int) -> None:
         cost, clock = self.cost, self.chip.cycles_per_second
-        memory = work.nbytes / self.chip.hbm_bytes_per_second
-        compute = max(
-            sum(flops * passes / self.chip.peaks[kind] for (kind, passes), flops in work.matrix.items()),
-            work.vector / VECTOR_OPS_PER_CYCLE / clock,
-            work.transcendental / TRANSCENDENTALS_PER_CYCLE / clock,
-        )
-        least = max(memory, compute)
+        needs = {
+            "memory": work.nbytes / self.chip.hbm_bytes_per_second,
+            "matrix": sum(flops * passes / self.chip.peaks[kind] for (kind, passes), flops in work.matrix.items()),
+            "vector": max(
+                work.vector / VECTOR_OPS_PER_CYCLE / clock, work.transcendental / TRANSCENDENTALS_PER_CYCLE / clock
+            ),
+        }
+        least = max(needs.values())
         said = instruction.cycles / clock if instruction.cycles is not None else None
         cost.estimated_cycles_found |= said is not None
-        estimate = max(least, said) if said is not None and work.matrix else least
         cost.least += least * times
         cost.cycles += (least if said is None else max(least, said)) * times
-        cost.estimate += estimate * times
-        bound = "memory" if memory > compute else "compute"
-        cost.compute_bound += estimate * times if bound == "compute" else 0.0
-        seconds = estimate * times
+        if said is not None and work.matrix:  # the cycles of a schedule for the matrix units
+            needs["matrix"] = max(needs["matrix"], said)
+        bound, seconds = max(needs.items(), key=lambda need: need[1])
+        seconds *= times
+        cost.estimate += seconds
+        cost.bounds[bound] += seconds
         if seconds:
             self.heavy[instruction.name] = Heavy(
                 instruction.name, instruction.opcode, instruction.source, times, seconds, bound

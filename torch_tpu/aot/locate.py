@@ -8,10 +8,11 @@ from collections import Counter
 from dataclasses import dataclass
 
 from torch_tpu.eager import origins
-from torch_tpu.eager.origins import Origin
+from torch_tpu.eager.origins import Body
 
 _FUNCTION = re.compile(r"^func\.func \w+ @(\w+)\(")
 _CALL = re.compile(r"func\.call @(\w+)\(")
+_VALUE = re.compile(r"\s*%(\d+)")
 _OPERATION = re.compile(r'"?((?:stablehlo|chlo|func)\.\w+)')
 
 
@@ -22,7 +23,7 @@ class Place:
     operation: str
     """Such as "stablehlo.dot_general"."""
     operator: str
-    """The program that it belongs to, such as "aten_mm"; or nothing."""
+    """The one that it belongs to, such as "aten_mm"; or nothing."""
     line: str
     """The user's line that first called it; or nothing."""
     calls: int
@@ -45,8 +46,8 @@ class Places:
 
     def __init__(self, text: str):
         self._lines = text.splitlines()
-        self._functions: list[tuple[int, str, Origin | None]] = []
-        """Line number, name and origin of each function."""
+        self._functions: list[tuple[int, str, Body | None]] = []
+        """Line number and name of each function, and what is recorded of it."""
         self._calls: Counter[str] = Counter(_CALL.findall(text))
         for number, line in enumerate(self._lines):
             match = _FUNCTION.match(line)
@@ -66,7 +67,9 @@ class Places:
         if not 0 <= number < len(self._lines):
             return None
         operation = _OPERATION.search(self._lines[number])
-        name, origin = next(((f[1], f[2]) for f in reversed(self._functions) if f[0] <= number), ("", None))
+        name, body = next(((f[1], f[2]) for f in reversed(self._functions) if f[0] <= number), ("", None))
+        value = _VALUE.match(self._lines[number])
+        origin = body and (body.values.get(int(value[1]), body.origin) if value else body.origin)
         return Place(
             operation[1] if operation else "",
             origin.operator if origin else "",

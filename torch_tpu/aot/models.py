@@ -75,30 +75,63 @@ def trace(workload: Workload, topology: str) -> Compiled:
         ImportError: its module, or Transformers, is not there.
         NoValueError, FallbackError: as `aot.compile`.
     """
-    from_file = Path(workload.model).suffix == ".json"
-    if not from_file and ":" not in workload.model:
-        raise ValueError(f"{workload.model!r} is neither a config file (.json) nor a function, such as my_module:model")
-    model, compiled = (_trace_config if from_file else _trace_function)(workload, topology)
+    model, compiled = (_trace_config if _is_config(workload) else _trace_function)(workload, topology)
     known = model_flops(model, workload.seq, workload.mode) if isinstance(model, torch.nn.Module) else None
-    return replace(compiled, name=workload.model, tokens=workload.tokens, model=known)
+    tokens = workload.tokens if workload.mode == "decode" or "seq" in sizes_of(workload) else None
+    return replace(compiled, name=workload.model, tokens=tokens, model=known)
 
 
-def _trace_function(workload: Workload, topology: str) -> tuple[Any, Compiled]:
+def sizes_of(workload: Workload) -> set[str]:
+    """Which of "batch" and "seq" the model's inputs depend on.
+
+    Raises:
+        ValueError, ImportError: as `trace`.
+    """
+    return {"batch", "seq"} if _is_config(workload) else {"batch", "seq"} & set(_parameters(_function(workload)))
+
+
+def _is_config(workload: Workload) -> bool:
+    if Path(workload.model).suffix == ".json":
+        return True
+    if ":" in workload.model:
+        return False
+    raise ValueError(f"{workload.model!r} is neither a config file (.json) nor a function, such as my_module:model")
+
+
+def _function(workload: Workload) -> Callable[..., Any]:
     module_name, _, name = workload.model.partition(":")
     sys.path.insert(0, "")
     try:
-        function = getattr(importlib.import_module(module_name), name)
-    except AttributeError:
-        raise ValueError(f"the module {module_name} has no function {name!r}") from None
+        found = getattr(importlib.import_module(module_name), name, None)
     finally:
         sys.path.remove("")
-    offered = {"batch": workload.batch, "seq": workload.seq, "mode": workload.mode}
-    wanted = inspect.signature(function).parameters
+    if not callable(found):
+        raise ValueError(f"the module {module_name} has no function {name!r}")
+    return cast(Callable[..., Any], found)
+
+
+_OFFERED = ("batch", "seq", "mode")
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    """Those of what is offered that a function takes."""
+    try:
+        wanted = inspect.signature(function).parameters
+        inspect.signature(function).bind(**{name: None for name in _OFFERED if name in wanted})
+    except TypeError as error:
+        raise ValueError(f"a function to plan is called with any of {', '.join(_OFFERED)}: {error}") from None
+    return [name for name in _OFFERED if name in wanted]
+
+
+def _trace_function(workload: Workload, topology: str) -> tuple[Any, Compiled]:
+    function = _function(workload)
     with torch.device("meta"):
-        made = function(**{key: value for key, value in offered.items() if key in wanted})
+        made = function(**{name: getattr(workload, name) for name in _parameters(function)})
     model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (None, None)
     if not callable(model) or not isinstance(inputs, (tuple, list, dict)):
         raise ValueError(f"{workload.model} returned no module and its inputs, such as `return model, (x,)`")
+    if workload.mode == "train" and not isinstance(model, torch.nn.Module):
+        raise ValueError(f"{workload.model} returned a {type(model).__name__}; a training step needs a module")
     args, kwargs = ((), inputs) if isinstance(inputs, dict) else (tuple(inputs), {})
     training = {"optimizer": torch.optim.AdamW, "data_parallel": workload.data_parallel}
     options: dict[str, Any] = training if workload.mode == "train" else {}

@@ -41,6 +41,9 @@ def plan(
     if not topologies:
         raise ValueError("no topology is given: name a generation and a number of chips, such as v6e-8")
     places = [Topology.parse(name) for name in topologies]
+    fixed = sorted(set(sweep or {}) & set(SWEPT) - models.sizes_of(workload))
+    if fixed:
+        raise ValueError(f"{fixed[0]!r} cannot be swept: {workload.model} takes no such parameter")
     known = {place.generation: price_of(place.generation, prices) for place in places}
     reports = []
     for load in _combinations(workload, sweep or {}):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -65,7 +65,8 @@ class WorkReport:
     flops: float
     """Of matrix products and convolutions in what the compiler made."""
     requested_flops: float
-    """The same in the StableHLO that it was given."""
+    """The same in the StableHLO that it was given, by the usual formulas: products with padding count, and a complex product
+    is four real ones. The compiler leaves some out, and computes others twice."""
     flops_by_kind: Mapping[str, float]
     hbm_bytes: float
     overlapped_bytes: float
@@ -83,8 +84,8 @@ class TimeReport:
     """No program that does this work is faster."""
     cycles: float
     """With the compiler's estimates for everything, which are high for element-wise fusions."""
-    compute_bound: float
-    """The part of the estimate in which arithmetic decides."""
+    bounds: Mapping[str, float]
+    """The estimate by what decides: "matrix" units, "vector" units, or "memory" (HBM)."""
     compiler: float | None
     """XLA's `optimal_seconds`, in which loop bodies count once; None where it says nothing."""
     missing: Mapping[str, int]
@@ -114,7 +115,8 @@ class Rates:
     ridge: float
     """The intensity above which the chip is bound by compute."""
     bound: str
-    """"compute" or "memory": which of them decides for longer."""
+    """"compute" (matrix or vector units) or "memory" (HBM): which of them decides for longer. Not always as `intensity` says:
+    operands that stay in VMEM take no time of HBM, and small products do not fill the units."""
     hardware_utilization: float
     """The FLOPs that are executed against the peak in bfloat16."""
     mfu: float | None
@@ -279,7 +281,8 @@ def _work(programs: Sequence[_Program]) -> WorkReport:
 def _time(programs: Sequence[_Program]) -> TimeReport:
     missing: Counter[str] = Counter()
     known: dict[str, int] = {}
-    sums = dict.fromkeys(("estimate", "least", "cycles", "compute_bound"), 0.0)
+    sums = dict.fromkeys(("estimate", "least", "cycles"), 0.0)
+    bounds: defaultdict[str, float] = defaultdict(float)
     compiler: float | None = 0.0
     unknown = 0
     for program in programs:
@@ -287,13 +290,17 @@ def _time(programs: Sequence[_Program]) -> TimeReport:
         assert found is not None, "programs that do not compile take no time"
         for name in sums:
             sums[name] += getattr(found, name) * times
+        for name, seconds in found.bounds.items():
+            bounds[name] += seconds * times
         for name, count in found.missing.items():
             missing[name] += count * times
         known |= {loop.name: loop.trips for loop in found.loops if loop.trips is not None}
         unknown += sum(loop.trips is None for loop in found.loops)
-        seconds = program.said.cost.get("optimal_seconds", -1.0)
-        compiler = None if compiler is None or seconds < 0 else compiler + seconds * times
-    return TimeReport(**sums, compiler=compiler, missing=dict(missing), unknown_loops=unknown, loops=known)
+        said = program.said.cost.get("optimal_seconds", -1.0)
+        compiler = None if compiler is None or said < 0 else compiler + said * times
+    return TimeReport(
+        **sums, bounds=dict(bounds), compiler=compiler, missing=dict(missing), unknown_loops=unknown, loops=known
+    )
 
 
 def _rates(
@@ -310,7 +317,7 @@ def _rates(
     return Rates(
         intensity=work.flops / work.hbm_bytes if work.hbm_bytes else 0.0,
         ridge=peak / chip.hbm_bytes_per_second,
-        bound="compute" if time.compute_bound > seconds / 2 else "memory",
+        bound="memory" if time.bounds.get("memory", 0.0) * 2 > seconds else "compute",
         hardware_utilization=utilization(work.flops, seconds, peak),
         mfu=None if model is None or tokens is None else utilization(model.full * tokens, seconds, peak),
         mfu_causal=None if model is None or tokens is None else utilization(model.causal * tokens, seconds, peak),

@@ -54,7 +54,8 @@ def count(text: str) -> Flops:
         for operation in block.operations:
             name = operation.operation.name
             if name == "stablehlo.dot_general":
-                found.products[_element(operation.operands[0])] += _dot(operation)
+                element = _element(operation.operands[0])
+                found.products[element] += _dot(operation) * (_REAL_PRODUCTS if "complex" in element else 1)
             elif name == "stablehlo.convolution":
                 found.products[_element(operation.operands[0])] += _convolution(operation)
             elif name == "func.call":
@@ -70,6 +71,10 @@ def count(text: str) -> Flops:
         return found
 
     return of_function("main")
+
+
+_REAL_PRODUCTS = 4
+"""In a complex product."""
 
 
 def _element(value: Any) -> str:

@@ -25,10 +25,15 @@ class Section(NamedTuple):
 DISCLAIMER = "Figures marked as estimates come from the TPU compiler and published speeds; nothing was run."
 
 
+_DECIDES = {"matrix": "matrix units", "vector": "vector units", "memory": "HBM"}
+
+
 def title(report: Report) -> str:
     load = report.workload
-    what = report.name if load is None else f"{report.name}: {load.mode}, batch {load.batch} x {load.seq},"
-    return f"{what} on {report.topology}"
+    if load is None:
+        return f"{report.name} on {report.topology}"
+    size = "" if report.tokens is None else f" x {load.seq}"
+    return f"{report.name}: {load.mode}, batch {load.batch}{size}, on {report.topology}"
 
 
 def sections(report: Report) -> Iterator[Section]:
@@ -83,8 +88,9 @@ def _work(work: WorkReport, rates: Rates) -> Iterator[Row]:
 
 
 def _time(time: TimeReport) -> Iterator[Row]:
-    share = time.compute_bound / time.estimate if time.estimate else 0.0
-    yield Row("estimate", seconds(time.estimate), f"{share:.0%} of it bound by compute")
+    shares = {what: part / time.estimate for what, part in time.bounds.items()} if time.estimate else {}
+    deciding = [f"{share:.0%} {_DECIDES[what]}" for what, share in shares.items() if share >= 0.005]
+    yield Row("estimate", seconds(time.estimate), f"bound by {', '.join(deciding)}" if deciding else "")
     yield Row("at least", seconds(time.least), "at peak speeds")
     yield Row("by the compiler's cycles", seconds(time.cycles), "which are high for element-wise operations")
     for name, times in time.missing.items():

@@ -26,6 +26,7 @@ def run(
     """Prints the report of a `Workload` and writes it; the exit status is 1 if nothing compiles, and 2 where the question is wrong."""
     torch_tpu._autoload()
     from torch_tpu.aot import models, plans, render
+    from torch_tpu.eager import debug
 
     try:
         with console.status("") as status:
@@ -36,8 +37,12 @@ def run(
                 prices=price,
                 told=status.update,
             )
-    except (ValueError, OSError, ImportError, TpuError) as error:
-        console.print(f"cannot plan: {error}", soft_wrap=True)
+    except Exception as error:
+        line = debug.raised_at(error)
+        if not line and not isinstance(error, (ValueError, OSError, ImportError, TpuError)):
+            raise  # neither the question nor the model is wrong
+        kind = "" if isinstance(error, (ValueError, TpuError)) else f"{type(error).__name__}: "
+        console.print(f"cannot plan: {kind}{error}" + (f"\n  at {line}" if line else ""), soft_wrap=True)
         return 2
     render.show(reports, console)
     if json_file is not None:

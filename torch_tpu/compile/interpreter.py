@@ -15,6 +15,7 @@ from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx.node import map_aggregate, map_arg
 
+from torch_tpu.eager import origins
 from torch_tpu.eager.observe import observers
 from torch_tpu.eager.trace import Trace
 from torch_tpu.errors import TpuError
@@ -80,7 +81,8 @@ class Interpreter:
                 answer = map_arg(node.args[0], values.__getitem__)
                 return list(answer) if isinstance(answer, (tuple, list)) else [answer]
             else:
-                values[node] = self._call(node, values)
+                with origins.of_node(node):
+                    values[node] = self._call(node, values)
         raise AssertionError("a graph has an output node")
 
     def _call(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:

@@ -155,7 +155,7 @@ class Call:
             keep = [*keep[:place], *keep[place + 1 :], True]
             self.increment = self.trace.random_taken
         drop_unused(self.function, keep)
-        origins.note(self.function.name, self.function.blocks[0].lines)
+        origins.note(self.function.name, self.function.blocks[0].lines, self.function.sources)
         inputs = [self.operands[v.name] for v in self.function.arguments if v is not self.rng]
         scalars = [(index, self.scalars[op]) for index, op in enumerate(inputs) if op in self.scalars]
         return Program(self.function.name, self.function, outputs, scalars, self.increment), inputs

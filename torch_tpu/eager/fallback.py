@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from typing import Any
 
@@ -31,14 +32,11 @@ HOST_SCALARS = frozenset({
 def run(op: OpOverload, args: list[Any], reason: str) -> Any:
     """Runs a call on the CPU, writes back what it writes, and counts it."""
     name = registry.overload_name(op)
-    host_args = [None if isinstance(arg, torch.Generator) else transfer.to_cpu(arg) for arg in args]
-    positional, named = [], {}
-    for argument, value in zip(op._schema.arguments, host_args, strict=True):
-        if argument.kwarg_only:
-            named[argument.name] = value
-        else:
-            positional.append(value)
-    answer = op(*positional, **named)  # raises here what the CPU raises
+    try:
+        host_args = [None if isinstance(arg, torch.Generator) else transfer.to_cpu(arg) for arg in args]
+    except errors.NoValueError:
+        raise _without_values(op, args, reason) from None
+    answer = _call(op, host_args)  # raises here what the CPU raises
     reasons[name] = reason
     first = counters.fallback(name)
     if settings.fallback == "error":
@@ -48,6 +46,42 @@ def run(op: OpOverload, args: list[Any], reason: str) -> Any:
             f"{name} falls back to the CPU: {reason.splitlines()[0] if reason else 'no lowering'}", stacklevel=2
         )
     return _write_back(op, args, host_args, answer)
+
+
+def _call(op: OpOverload, args: list[Any]) -> Any:
+    """Calls an operator with its arguments in the schema's order."""
+    pairs = list(zip(op._schema.arguments, args, strict=True))
+    named = {argument.name: value for argument, value in pairs if argument.kwarg_only}
+    return op(*(value for argument, value in pairs if not argument.kwarg_only), **named)
+
+
+def _without_values(op: OpOverload, args: list[Any], reason: str) -> errors.FallbackError:
+    """The error for a call that only the CPU could serve, where there are no values to give it.
+
+    Raises:
+        RuntimeError or another: what is wrong with the call, if that is why no program serves it.
+    """
+
+    def on_meta(arg: Any) -> Any:
+        if isinstance(arg, (list, tuple)):
+            return type(arg)(map(on_meta, arg))
+        if isinstance(arg, torch.Tensor):
+            return torch.empty_strided(arg.size(), arg.stride(), dtype=arg.dtype, device="meta")
+        return (
+            torch.device("meta") if isinstance(arg, torch.device) else None if isinstance(arg, torch.Generator) else arg
+        )
+
+    with contextlib.suppress(NotImplementedError):
+        _call(op, [on_meta(arg) for arg in args])
+    return errors.FallbackError(
+        errors.message(
+            f"{registry.overload_name(op)} would run on the CPU, and has no values there",
+            inputs=args,
+            why=reason,
+            do="use another operator, or take this part out of what is compiled",
+            see=errors.page(errors.FallbackError),
+        )
+    )
 
 
 def _write_back(op: OpOverload, args: list[Any], host_args: list[Any], answer: Any) -> Any:

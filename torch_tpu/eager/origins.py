@@ -1,18 +1,21 @@
 """Where the user's program called what became a program, by the text of the program's body.
 
 Recorded while something is captured ahead of time, on the miss path only: a call that is found in the cache runs no Python, so
-that the line is the first one that made such a call. Kept beside the text, which must be the same as on a TPU.
+that the line is the first one that made such a call. Kept beside the text, which must be the same as on a TPU. For a compiled
+graph, each value of the body has an origin of its own, that of the graph's node.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
 from torch_tpu.eager import debug
+from torch_tpu.hlo.core import current
 
 
 class Origin(NamedTuple):
@@ -24,21 +27,47 @@ class Origin(NamedTuple):
     """The user's line, "model.py:12 in forward", or which part of the gradient: "backward, AddmmBackward0"."""
 
 
+class Body(NamedTuple):
+    """Of a program."""
+
+    origin: Origin
+    values: Mapping[int, Origin]
+    """Those of single values, by the number in their name."""
+
+
 recording = False
-_origins: dict[bytes, Origin] = {}
+_bodies: dict[bytes, Body] = {}
 
 
-def note(name: str, lines: Sequence[str]) -> None:
+def note(name: str, lines: Sequence[str], values: Mapping[int, Origin]) -> None:
     """Called where a program's body is finished."""
     if recording:
         node = torch._C._current_autograd_node()
         line = debug.caller() if node is None else f"backward, {node.name()}"
-        _origins.setdefault(_digest(lines), Origin(name, line))
+        _bodies.setdefault(_digest(lines), Body(Origin(name, line), values))
 
 
-def find(lines: Sequence[str]) -> Origin | None:
-    """The origin of a body, if it was recorded."""
-    return _origins.get(_digest(lines))
+@contextlib.contextmanager
+def of_node(node: Any) -> Iterator[None]:
+    """What is written meanwhile comes from a node of a compiled graph; nodes within it, as in a loop's body, come first."""
+    if not recording:
+        yield
+        return
+    function = current()
+    before = function.num_values
+    yield
+    line = debug.innermost(str(node.meta.get("stack_trace") or ""))
+    if line:
+        schema = getattr(node.target, "_schema", None)
+        name = node.target.__name__ if schema is None else schema.name.replace("::", "_")
+        found = Origin(name, f"{line}, backward" if node.meta.get("partitioner_tag") == "is_backward" else line)
+        for number in range(before + 1, function.num_values + 1):
+            function.sources.setdefault(number, found)
+
+
+def find(lines: Sequence[str]) -> Body | None:
+    """What was recorded of a body."""
+    return _bodies.get(_digest(lines))
 
 
 def _digest(lines: Sequence[str]) -> bytes:

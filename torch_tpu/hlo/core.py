@@ -92,6 +92,8 @@ class Function:
         self.intervals: dict[Any, tuple[int, int]] = {}
         self.turned: dict[str, Value] = {}
         """By a value's name: the value whose order along dimension 0 it reverses."""
+        self.sources: dict[int, Any] = {}
+        """By a value's number: what of the user's program it comes from, where somebody records that."""
         self.narrow = False
         """Whether it is for a platform without 64-bit integers, which needs their divisions written out."""
 

@@ -21,10 +21,11 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from torch_tpu import _plug, aot, errors, settings
+from torch_tpu import _plug, aot, settings
 from torch_tpu.aot.capture import UNLIMITED, stand_in
 from torch_tpu.aot.hlo_text import Spot
 from torch_tpu.eager import fallback
+from torch_tpu.eager.debug import is_users
 from torch_tpu.eager.observe import observers
 from torch_tpu.eager.program import Program
 from torch_tpu.hlo.core import Place, placed
@@ -35,7 +36,6 @@ from torch_tpu.stats import counters
 
 MOST_READS = 16
 """After a line has read so many values, it is taken to wait for one that never comes, and the function is stopped."""
-_LIBRARIES = tuple(os.path.dirname(module.__file__ or "") + os.sep for module in (torch, errors))
 _FRAME = re.compile(r'File "(.*)", line (\d+)')
 
 
@@ -179,7 +179,7 @@ def _user_frame() -> Spot | None:
     frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if _is_users(code.co_filename):
+        if is_users(code.co_filename):
             column = 0
             for index, positions in enumerate(code.co_positions()):
                 if index == frame.f_lasti // 2:
@@ -199,7 +199,7 @@ _SHARED = tuple(
 def _is_called_by_user() -> bool:
     """Whether the call is for what is written in the user's frame, and not for each layer or parameter of a model."""
     frame = sys._getframe(1)
-    while frame is not None and not _is_users(frame.f_code.co_filename):
+    while frame is not None and not is_users(frame.f_code.co_filename):
         if frame.f_code.co_filename.startswith(_SHARED):
             return False
         frame = frame.f_back  # type: ignore[assignment]
@@ -215,12 +215,8 @@ def _forward_frame() -> Spot | None:
 
 def _last_frame(trace: str) -> Spot | None:
     """The innermost frame of the user's in the text of a traceback."""
-    found = [Spot(file, int(line), 0) for file, line in _FRAME.findall(trace) if _is_users(file)]
+    found = [Spot(file, int(line), 0) for file, line in _FRAME.findall(trace) if is_users(file)]
     return found[-1] if found else None
-
-
-def _is_users(file: str) -> bool:
-    return not file.startswith((*_LIBRARIES, "<frozen", "<eval_with_key>"))
 
 
 def _described(value: Any) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from torch_tpu.linter import rules
+from torch_tpu.linter import notebooks, rules
 from torch_tpu.linter.checks import Checks
 from torch_tpu.linter.flow import Flow
 from torch_tpu.linter.rules import Finding, Selection
@@ -43,29 +43,44 @@ def _unreadable(file: str, line: int, column: int, reason: str, wanted: Selectio
 
 
 def check_paths(paths: Iterable[Path], selection: Selection | None = None) -> tuple[list[Finding], int]:
-    """The findings in files, and in the Python files of directories; and how many files were read.
+    """The findings in files, and in the Python files and notebooks of directories; and how many files were read.
 
     Raises:
-        FileNotFoundError: a path is not there.
+        FileNotFoundError: a path is not there, or a directory has no such file.
     """
     findings: list[Finding] = []
     count = 0
     for path in paths:
+        before = count
         for file in files(path):
             count += 1
-            findings += check_text(file.read_text(encoding="utf-8", errors="replace"), str(file), selection)
+            findings += _check_file(file, selection)
+        if count == before:
+            raise FileNotFoundError(f"there are no Python files or notebooks in {path}")
     return findings, count
 
 
+def _check_file(file: Path, selection: Selection | None) -> list[Finding]:
+    text = file.read_text(encoding="utf-8", errors="replace")
+    if file.suffix != notebooks.SUFFIX:
+        return check_text(text, str(file), selection)
+    try:
+        notebook = notebooks.read(text)
+    except ValueError as error:
+        return _unreadable(str(file), 1, 1, str(error), Selection() if selection is None else selection)
+    return [notebook.place(finding) for finding in check_text(notebook.text, str(file), selection)]
+
+
 def files(path: Path) -> Iterator[Path]:
-    """The file itself, or the Python files below a directory, without hidden ones and those of built packages."""
+    """The file itself, or the Python files and notebooks below a directory, without hidden ones and those of built
+    packages."""
     if path.is_file():
         yield path
     elif path.is_dir():
         for child in sorted(path.iterdir()):
             if child.name.startswith(".") or child.name in _SKIPPED:
                 continue
-            if child.is_dir() or child.suffix == ".py":
+            if child.is_dir() or child.suffix in (".py", notebooks.SUFFIX):
                 yield from files(child)
     else:
         raise FileNotFoundError(f"{path} is neither a file nor a directory")
