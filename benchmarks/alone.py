@@ -22,10 +22,6 @@ measuring.fix_threads()
 
 import torch  # noqa: E402
 
-import torch_tpu  # noqa: E402
-
-torch_tpu._autoload()
-
 from torch_tpu import settings  # noqa: E402
 from torch_tpu.hlo.types import NAMES  # noqa: E402
 from torch_tpu.runtime import mlir, platform  # noqa: E402

@@ -14,11 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-import torch_tpu
-
-torch_tpu._autoload()
-
-from torch_tpu import numerics  # noqa: E402
+from torch_tpu import numerics
 
 SEED = 0
 

@@ -16,12 +16,8 @@ from typing import Any
 
 import torch
 
-import torch_tpu
-
-torch_tpu._autoload()
-
-from torch_tpu import _plug  # noqa: E402
-from torch_tpu.eager.observe import observers  # noqa: E402
+from torch_tpu import _plug
+from torch_tpu.eager.observe import observers
 
 LOOP = 200
 

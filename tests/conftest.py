@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("TORCH_TPU_PLATFORM", "cpu")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Programs stay between runs, but not among the user's own.
 os.environ.setdefault("TORCH_TPU_CACHE_DIR", str(Path(__file__).resolve().parent.parent / ".pytest_cache" / "programs"))
 

@@ -197,7 +197,7 @@ def _support_summary(found: Any) -> str:
     good, total = found.compiled_everywhere()
     share = f"{100 * good / total:.2f}% of {total}" if total else "none was run"
     return (
-        f"- Items (operator, dtype, forward or backward) that pass: {', '.join(rates)}.\n"
+        f"- Items (operator, dtype, forward or backward; 1 or 2 samples) that pass: {', '.join(rates)}.\n"
         f"  Of those that pass in strict mode, compiled by libtpu for v5e, v5p, v6e and v7x: {share}."
     )
 

@@ -8,7 +8,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections import Counter
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from torch_tpu.runtime import archive, cache, platform
@@ -47,25 +50,28 @@ def directory() -> str:
 
 
 def entries(limit: int | None = None) -> list[Listed]:
-    """The programs, those used last first, at most so many."""
+    """The programs, those used last first, at most so many. What compilers said of programs is kept too, and not listed."""
+    return list(itertools.islice((entry for entry in _read() if entry is not None), limit))
+
+
+def _read() -> Iterator[Listed | None]:
+    """Each program on disk; None for what is damaged."""
     disk, here = _disk(), platform.client().environment
-    found = []
-    for stored in disk.stored()[:limit]:
+    for stored in disk.stored():
         entry = disk.read(stored.key)
-        if entry is not None:
+        if entry is None:
+            yield None
+        elif cache.is_program(entry.about):
             name, unfit = entry.about.get("name", ""), cache.unfit(entry.about, here)
-            found.append(Listed(stored.key, name, stored.num_bytes, stored.used, unfit))
-    return found
+            yield Listed(stored.key, name, stored.num_bytes, stored.used, unfit)
 
 
 def verify() -> Verified:
     """Reads every program, compares it with its checksum and deletes what is damaged."""
-    total, found = len(_disk().stored()), entries()
-    unfit: dict[str, int] = {}
-    for entry in found:
-        if entry.unfit:
-            unfit[entry.unfit] = unfit.get(entry.unfit, 0) + 1
-    return Verified(len(found), max(0, total - len(found)), unfit)
+    found = list(_read())
+    sound = [entry for entry in found if entry is not None]
+    unfit = Counter(entry.unfit for entry in sound if entry.unfit)
+    return Verified(len(sound), len(found) - len(sound), dict(unfit))
 
 
 def export_to(path: str | os.PathLike[str]) -> int:

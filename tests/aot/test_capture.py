@@ -14,6 +14,8 @@ import torch_tpu.cache
 from torch_tpu import aot
 from torch_tpu.errors import NoValueError
 from torch_tpu.runtime import cache, client, compile_only, platform
+from torch_tpu.runtime.examine import examine
+from torch_tpu.runtime.topology import Topology
 from torch_tpu.stats import counters
 
 GENERATIONS = ("v5e-1", "v5p-1", "v6e-1", "v7x-1")
@@ -168,6 +170,51 @@ def test_programs_are_kept_under_the_names_that_a_tpu_looks_up(tmp_path):
         assert cache.disk().get(key) is None
         executable = program.built.serialize()
         assert cache.disk().get(key) == executable
+
+
+def test_compiled_functions_have_the_same_names_after_others(tmp_path):
+    """How many graphs there were before is nothing that a TPU machine has in common with this one."""
+
+    def square(x):
+        return (x * x).sin()
+
+    x = torch.empty(8, 64, device="meta")
+    first = aot.compile(torch.compile(square), (x,), whole=False)
+    aot.compile(torch.compile(lambda x: x.cos() + 1), (x,), whole=False)
+    torch._dynamo.reset()
+    again = aot.compile(torch.compile(square), (x,), whole=False)
+    assert first.runs == again.runs
+
+
+def test_what_the_compiler_said_is_no_program(tmp_path):
+    model = torch.nn.Linear(24, 48, device="meta")
+    compiled = aot.compile(model, (torch.empty(8, 24, device="meta"),), "v6e-8")
+    with torch_tpu.settings.override(cache_dir=str(tmp_path / "cache")), aot.device("v6e-8"):
+        assert compiled.report.compiled
+        assert torch_tpu.cache.entries() == [] and torch_tpu.cache.verify() == (0, 0, {})
+        compiled.save(tmp_path / "saved")
+        assert [entry.key for entry in torch_tpu.cache.entries()] == [compiled.programs[0].key]
+        assert torch_tpu.cache.export_to(tmp_path / "file") == 1
+
+
+def test_programs_of_several_devices_are_for_as_many():
+    options = {"optimizer": torch.optim.SGD, "loss": lambda output: output.square().mean(), "data_parallel": True}
+    compiled = aot.compile(torch.nn.Linear(8, 8), (torch.empty(8, 8, device="meta"),), "v5e-4", **options)
+    assert compiled.report.devices == 4
+    assert compiled.retarget("v6e-4").topology.name == "v6e-4"
+    for other in ("v5e-1", "v5e-8"):
+        with pytest.raises(ValueError, match=r"Linear is of 4 devices; capture it for the \d of v5e-"):
+            compiled.retarget(other)
+    program = next(program for program in compiled.programs if program.processes)
+    with pytest.raises(torch_tpu.errors.CompileError, match="name a larger topology"):
+        examine(compile_only.client(Topology.parse("v5e-1")).adopt(program))
+
+
+def test_nothing_is_saved_of_what_does_not_compile(tmp_path):
+    x = torch.empty(1 << 17, 1 << 17, device="meta")
+    with pytest.raises(torch_tpu.errors.CompileError, match=r"does not compile for v5e-1\n.*too much"):
+        aot.compile(lambda x: x.sin().cumsum(0), (x,), "v5e-1").save(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
 
 
 def test_compiled_programs_travel_to_a_machine_with_that_tpu_and_to_no_other(tmp_path):

@@ -239,6 +239,16 @@ def example():
 
 def wrong():
     return 3
+
+def prints():
+    def printing(x):
+        y = x * 2
+        print(y)
+        return y.exp()
+    return printing, (torch.zeros(4, 4),)
+
+def sparse():
+    return lambda x: x.to_sparse(), {"x": torch.zeros(4, 4)}
 """
 
 
@@ -248,12 +258,16 @@ def test_the_command_looks_at_programs(tmp_path, monkeypatch):
     (tmp_path / "linted_program.py").write_text(PROGRAM)
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["lint", "--program", "linted_program:example", "--json", "--select", "TPU105"])
-    (found,) = json.loads(done.output)
+    (found,) = json.loads(done.stdout)
     assert done.exit_code == 1 and (found["rule"], found["line"]) == ("TPU105", 5)
+    done = CliRunner().invoke(app, ["lint", "--program", "linted_program:prints", "--json", "--select", "TPU107"])
+    assert [found["rule"] for found in json.loads(done.stdout)] == ["TPU107"] and "tensor(" in done.stderr
     for name, message in (
         ("linted_program:wrong", "must return a function and its arguments"),
-        ("linted_program:nothing", "has no function nothing"),
-        ("linted_program", "is module:function"),
+        ("linted_program:nothing", "has no function 'nothing'"),
+        ("linted_program:sparse", "linted_program.py:"),
+        ("linted_program", "write module:function"),
+        ("../linted_program:example", "write module:function"),
         ("nowhere:f", "No module named 'nowhere'"),
     ):
         done = CliRunner().invoke(app, ["lint", "--program", name])

@@ -100,7 +100,7 @@ def test_devices_that_train_together(config):
     assert one.compiled and other.compiled
     assert one.time.missing["all-reduce"] >= 1 and other.time.missing["all-reduce"] >= 1
     assert one.programs > 1
-    assert any("not in the time" in note and "all-reduce" in note for note in one.notes)
+    assert any("by their bytes of HBM only" in note and "all-reduce" in note for note in one.notes)
     assert not any("by itself" in note for note in one.notes)
     assert other.devices == 2 and other.rates.tokens_per_second_per_chip == pytest.approx(
         2 * BATCH * SEQ / other.time.estimate
@@ -279,11 +279,13 @@ def test_a_loss_in_a_dictionary(module):
         (("--model", "planned_module:model", "--topology", "v6e-3"), "does not come with 3 chips"),
         (("--model", "planned_module:model", "--mode", "play"), "no mode 'play'"),
         (("--model", "planned_module:model", "--batch", "0"), "at least 1"),
-        (("--model", "planned_module:model", "--dtype", "float3"), "no dtype 'float3'"),
+        (("--model", "planned_module:model", "--dtype", "float3"), "not of dtype 'float3'"),
         (("--model", "planned_module:model", "--mode", "decode", "--data-parallel"), "for training, not for decode"),
         (("--model", "planned_module:model", "--sweep", "batch=x"), "is no sweep"),
         (("--model", "planned_module:model", "--sweep", "layers=1"), "'layers' cannot be swept"),
         (("--model", "planned_module:model", "--price", "v6e"), "v6e"),
+        (("--model", "planned_module:model", "--json", "/nowhere/x.json"), "/nowhere/x.json cannot be written"),
+        (("--model", "planned_module:model", "--html", "."), ". cannot be written"),
     ],
 )
 def test_wrong_questions(module, arguments, match):
@@ -306,6 +308,13 @@ def test_wrong_configs(tmp_path):
         file.write_bytes(content)
         with pytest.raises(ValueError, match=rf"config\.json .*{match}"):
             models.from_config(str(file), torch.float32)
+
+
+def test_a_model_without_attention(tmp_path):
+    file = tmp_path / "config.json"
+    shape = {"hidden_size": 64, "num_hidden_layers": 1, "vocab_size": 64, "num_heads": 4, "head_dim": 32, "n_groups": 1}
+    file.write_text(json.dumps({"model_type": "mamba2", **shape}))
+    assert type(models.from_config(str(file), torch.bfloat16)).__name__ == "Mamba2ForCausalLM"
 
 
 def test_errors_keep_their_brackets(module, tmp_path):

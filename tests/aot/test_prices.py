@@ -40,5 +40,9 @@ def test_wrong_files(tmp_path):
     file.write_text("v6e = 3")
     with pytest.raises(ValueError, match="no table of prices"):
         price_of("v6e", [str(file)])
+    other = tmp_path / "q.toml"  # files are read once
+    other.write_text("[usd_per_chip_hour]\nv5lite = 0.6")
+    with pytest.raises(ValueError, match="v5lite is no TPU generation"):
+        price_of("v6e", [str(other)])
     with pytest.raises(FileNotFoundError):
         price_of("v6e", [str(tmp_path / "nothing.toml")])

@@ -40,7 +40,7 @@ def _terms(x: torch.Tensor, y: torch.Tensor, passes: int) -> Iterator[tuple[torc
 
 def product(function: Bilinear, x: torch.Tensor, y: torch.Tensor, passes: int) -> torch.Tensor:
     """function(x, y) as an MXU forms it, with sums in float64."""
-    return sum(function(a, b) for a, b in _terms(x, y, passes))  # type: ignore[return-value]
+    return sum(function(a, b) for a, b in _terms(x, y, passes))
 
 
 def accumulation_error(function: Bilinear, x: torch.Tensor, y: torch.Tensor, passes: int) -> torch.Tensor:
@@ -53,7 +53,7 @@ def accumulation_error(function: Bilinear, x: torch.Tensor, y: torch.Tensor, pas
     count = int(function(torch.ones_like(x, dtype=torch.float64), torch.ones_like(y, dtype=torch.float64)).max())
     n = (count + passes) * 2.0**-24
     magnitude = sum(function(a.abs(), b.abs()) for a, b in _terms(x, y, passes))
-    return n / (1 - n) * magnitude + 2.0**-126  # type: ignore[operator]
+    return n / (1 - n) * magnitude + 2.0**-126
 
 
 class Mxu(TorchDispatchMode):

@@ -90,7 +90,7 @@ def fixed(given: Maker) -> Maker:
 
     def make(dtype: torch.dtype) -> torch.Tensor:
         made = given(dtype)
-        made.fixed = True  # type: ignore[attr-defined]
+        made.fixed = True
         return made
 
     return make
@@ -99,7 +99,7 @@ def fixed(given: Maker) -> Maker:
 def host(value: float | bool | complex, dtype: torch.dtype) -> Maker:
     """A 0-dim tensor that stays on the CPU."""
     made = torch.tensor(value, dtype=dtype)
-    made.stays = True  # type: ignore[attr-defined]
+    made.stays = True
     return lambda given: made
 
 

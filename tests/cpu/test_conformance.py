@@ -12,15 +12,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import torch_tpu
-
-pytest.importorskip("expecttest")
-torch_tpu._autoload()
-
-from torch_tpu.conformance import catalog, report, runner, suite  # noqa: E402
-from torch_tpu.conformance.catalog import Case  # noqa: E402
-from torch_tpu.conformance.gaps import Gap, Gaps  # noqa: E402
-from torch_tpu.conformance.runner import Result  # noqa: E402
+from torch_tpu.conformance import catalog, report, runner, suite
+from torch_tpu.conformance.catalog import Case
+from torch_tpu.conformance.gaps import Gap, Gaps
+from torch_tpu.conformance.runner import Result
 
 ROOT = Path(__file__).resolve().parents[2]
 NUM_SHARDS = 60

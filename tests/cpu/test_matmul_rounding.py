@@ -279,7 +279,7 @@ class ReferenceAttention(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
         query, key, value, weights, out = ctx.saved_tensors
         scores = weights * (grad @ value.mT - (grad * out).sum(-1, keepdim=True)) * ctx.scale
         return scores @ key, scores.mT @ query, weights.mT @ grad, None
@@ -380,7 +380,7 @@ def test_whole_functions(name, mode, monkeypatch):
     device = model.to("tpu")
     if mode == "compiled":
         torch._dynamo.reset()
-        device.forward = torch.compile(device.forward, backend="tpu")  # type: ignore[method-assign]
+        device.forward = torch.compile(device.forward, backend="tpu")
     errors = []
     for setting, passes in SETTINGS:
         settings.matmul_precision = setting

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 import torch_tpu
-
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-pytest.importorskip("transformers")
-torch_tpu._autoload()
-
-from torch_tpu.conformance.models import judge, sweep  # noqa: E402
-from torch_tpu.conformance.models.judge import ModelCase  # noqa: E402
+from torch_tpu.conformance.models import judge, sweep
+from torch_tpu.conformance.models.judge import ModelCase
 
 
 @pytest.mark.parametrize(

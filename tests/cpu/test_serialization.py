@@ -131,7 +131,8 @@ def test_whole_modules_are_pickled(tmp_path):
 
 
 def test_safetensors(tmp_path):
-    safetensors = pytest.importorskip("safetensors.torch")
+    import safetensors.torch as safetensors
+
     saved = {"a": torch.randn(3, 3, device="tpu"), "b": torch.ones(2, dtype=torch.bfloat16, device="tpu")}
     safetensors.save_file(saved, tmp_path / "x.safetensors")
     loaded = safetensors.load_file(tmp_path / "x.safetensors")

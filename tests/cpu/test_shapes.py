@@ -250,7 +250,8 @@ def test_random_numbers_do_not_depend_on_the_bound():
 
 @pytest.fixture(scope="module")
 def llama():
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     config = transformers.LlamaConfig(
         vocab_size=61, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=128,

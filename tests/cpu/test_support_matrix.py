@@ -14,19 +14,14 @@ import pytest
 import torch
 
 import torch_tpu
-
-pytest.importorskip("expecttest")
-torch_tpu._autoload()
-
-from torch_tpu.conformance import catalog, joined, matrix, modes, runner, support_page  # noqa: E402
-from torch_tpu.conformance.catalog import Case  # noqa: E402
-from torch_tpu.conformance.gaps import Gap, Gaps  # noqa: E402
-from torch_tpu.conformance.matrix import Matrix, Row  # noqa: E402
-from torch_tpu.conformance.runner import Result  # noqa: E402
+from torch_tpu.conformance import catalog, joined, matrix, modes, runner, support_page
+from torch_tpu.conformance.catalog import Case
+from torch_tpu.conformance.gaps import Gap, Gaps
+from torch_tpu.conformance.matrix import Matrix, Row
+from torch_tpu.conformance.runner import Result
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-needs_libtpu = pytest.mark.skipif("not installed" in matrix.installed()["libtpu"], reason="no TPU compiler (libtpu)")
 
 
 def run(op: str, mode: str = "strict", place: str = catalog.HERE, dtype: str = "float32", phase: str = "forward"):
@@ -70,7 +65,6 @@ def test_what_dynamo_makes_no_graph_of_is_not_judged():
     assert (result.status, result.reason) == ("skipped", modes.NO_GRAPH)
 
 
-@needs_libtpu
 def test_a_case_is_compiled_for_a_place():
     for place in ("v5e", "v7x"):
         assert run("nn.functional.gelu", place=place, phase="backward").status == "passed"
@@ -79,7 +73,6 @@ def test_a_case_is_compiled_for_a_place():
     assert run("to_sparse", place="v6e").status == "failed"
 
 
-@needs_libtpu
 def test_a_refused_program_is_told_by_operator_dtype_and_generation(monkeypatch):
     from torch_tpu.ops import fft
 

@@ -203,6 +203,26 @@ def test_keys_hold_all_that_matters(monkeypatch):
     assert len(found) == 12
 
 
+GRAPHS = """module @fused_2_graph_{0}_fwd_graph_{1}_bwd {{
+func.func public @main(%a: f32) {{ func.call @graph_{0}_fwd(%a) func.call @graph_{1}_bwd(%a) }}
+func.func private @graph_{0}_fwd(%a: f32) {{ stablehlo.sine %a }}
+func.func private @graph_{1}_bwd(%a: f32) {{ {2} %a }}
+}}"""
+
+
+def test_keys_do_not_depend_on_how_many_graphs_there_were():
+    def key(text):
+        return cache.key(text, (), {})
+
+    cosine = GRAPHS.format(0, 0, "stablehlo.cosine")
+    assert key(cosine) == key(GRAPHS.format(7, 7, "stablehlo.cosine")) == key(cosine.replace("@fused_2_graph_0", "@f"))
+    assert key(cosine) != key(GRAPHS.format(0, 0, "stablehlo.tangent"))
+    swapped = cosine.replace("call @graph_0_fwd", "call @x").replace("call @graph_0_bwd", "call @graph_0_fwd")
+    assert key(cosine) != key(swapped.replace("call @x", "call @graph_0_bwd")), "which is called first matters"
+    kernels = ["stablehlo.custom_call @graph_1_kernel", "stablehlo.custom_call @graph_2_kernel"]
+    assert key(cosine + kernels[0]) != key(cosine + kernels[1]), "kernels are known by their names"
+
+
 def test_a_processor_is_known_by_its_instructions(monkeypatch, tmp_path):
     def processor(flags):
         monkeypatch.setattr("builtins.open", lambda *_, **__: io.StringIO(f"flags\t: {flags}\n"))

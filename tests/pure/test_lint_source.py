@@ -198,6 +198,8 @@ def test_growth_that_starts_anew_in_each_turn_is_none():
     assert found("def f(x: torch.Tensor):\n  for i in range(99):\n    y = x\n    y = torch.cat([y, x])\n") == []
     assert found("def f(x: torch.Tensor):\n  for y in x:\n    y = torch.cat([y, x])\n") == []
     assert found("def f(x: torch.Tensor):\n  y = x\n  for i in range(99):\n    y = torch.cat([y, x])\n") == ["TPU004"]
+    cache = "c = None\nfor i in range(99):\n  k = torch.ones(1, 8, device='tpu')\n  c = k if c is None else torch.cat((c, k))\n"
+    assert found(cache) == ["TPU004"]
 
 
 @pytest.mark.parametrize("rule", ["TPU003", "TPU005"])
@@ -233,6 +235,13 @@ def test_forward_is_a_step(rule):
         ("TPU030", "torch.set_default_dtype(torch.float64)"),
         ("TPU040", "nn.MultiheadAttention(768, 12)"),
         ("TPU040", "from transformers import LlamaConfig\nLlamaConfig(hidden_size=64 * 12, num_attention_heads=12)"),
+        ("TPU040", "q = x.view(2, length, 8, 512 // 8).transpose(1, 2)"),
+        ("TPU040", "q, k, v = x.reshape((b, t, 3, 8, 64)).permute(2, 0, 3, 1, 4)"),
+        (
+            "TPU040",
+            "class A(nn.Module):\n  def __init__(self):\n    self.width = 64\n"
+            "  def forward(self, x):\n    return x.view(1, 2, 8, self.width).transpose(1, 2)",
+        ),
     ],
 )
 def test_other_devices(rule, text):
@@ -257,6 +266,9 @@ def test_other_devices(rule, text):
         "if x.dtype == torch.float16: pass",
         "nn.MultiheadAttention(1024, 8)",
         "nn.MultiheadAttention(width, heads)",
+        "x.view(2, length, 4, 128).transpose(1, 2)",
+        "x.view(2, length, 8, width // 8).transpose(1, 2)",
+        "x.view(2, 16, 16, 64).permute(0, 3, 1, 2)  # an image",
         "torch.compile(print, backend='tpu')",
         "torch.distributed.init_process_group()",
         "import torch_xla_helper",

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 import torch
+import transformers
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-transformers = pytest.importorskip("transformers")
-
-from torch_tpu.conformance.models import inputs, judge, recipe, report, sweep  # noqa: E402
-from torch_tpu.conformance.models.build import classes, exceptions  # noqa: E402
-from torch_tpu.conformance.models.inputs import Maker  # noqa: E402
-from torch_tpu.conformance.models.judge import ModelCase, ModelResult, Run  # noqa: E402
-from torch_tpu.conformance.models.shrink import HEADS, HIDDEN, VOCABULARY, shrink  # noqa: E402
+from torch_tpu.conformance.models import inputs, judge, recipe, report, sweep
+from torch_tpu.conformance.models.build import classes, exceptions
+from torch_tpu.conformance.models.inputs import Maker
+from torch_tpu.conformance.models.judge import ModelCase, ModelResult, Run
+from torch_tpu.conformance.models.shrink import HEADS, HIDDEN, VOCABULARY, shrink
 
 
 def small(name: str, **overrides):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,9 +12,10 @@ from torch_tpu.aot.hlo_text import Module
 
 _ALLOCATION = re.compile(r"^allocation \d+: size (\d+)(?:, color (\d+))?,(.*)$")
 _VALUE = re.compile(r"^ value: <\d+ (\S+?)(?: \(\w+\))? @(\d+)> \(size=(\d+),offset=\d+\): (.*)$")
-_ALIVE = re.compile(r"^    (\S+): (\d+) bytes")
+_RANGE = re.compile(r"^    (\S+):(\d+)-(\d+)$", re.MULTILINE)
 _SHAPE = re.compile(r"shape \|([^|]*)\|")
 _LAYOUT = re.compile(r"\{[^{}]*\}")
+_COPIES = frozenset({"copy", "copy-start", "copy-done", "bitcast", "get-tuple-element"})
 _KEPT = 12
 
 Group = tuple[str, str, str]
@@ -57,6 +60,7 @@ def parse(assignment: str, live_ranges: str, module: Module | None = None) -> As
     """
     kinds: dict[str, str] = {}
     shapes: dict[str, str] = {}
+    sizes: dict[str, int] = {}
     arguments: list[tuple[str, int]] = []
     totals = {"argument": 0, "output": 0, "temporary": 0}
     kind = ""
@@ -68,11 +72,12 @@ def parse(assignment: str, live_ranges: str, module: Module | None = None) -> As
             if kind == "argument" and (shape := _SHAPE.search(match[3])):
                 arguments.append((shape[1], int(match[1])))
         elif kind and (match := _VALUE.match(line)):
-            kinds[match[1]], shapes[match[1]] = kind, _LAYOUT.sub("", match[4])
+            name = match[1].removesuffix("{}")
+            kinds[name], shapes[name], sizes[name] = kind, _LAYOUT.sub("", match[4]), int(match[3])
     if not kinds:
         return None
     groups = {("argument", shape, ""): [n for s, n in arguments if s == shape] for shape, _ in arguments}
-    groups |= _alive(live_ranges, kinds, shapes, module)
+    groups |= _alive(live_ranges, kinds, shapes, sizes, module)
     return Assignment(totals["argument"], totals["output"], totals["temporary"], _largest(groups))
 
 
@@ -86,19 +91,30 @@ def _kind(description: str) -> str:
 
 
 def _alive(
-    live_ranges: str, kinds: Mapping[str, str], shapes: Mapping[str, str], module: Module | None
+    live_ranges: str,
+    kinds: Mapping[str, str],
+    shapes: Mapping[str, str],
+    sizes: Mapping[str, int],
+    module: Module | None,
 ) -> dict[Group, list[int]]:
-    """Sizes of the outputs and temporaries that are alive at the peak."""
-    _, _, peak = live_ranges.partition("(peak):\n")
-    groups: dict[Group, list[int]] = {}
-    for line in peak.splitlines():
-        match = _ALIVE.match(line)
-        if match is None:
-            continue
+    """Sizes of the outputs and temporaries that are alive when most of HBM is in use.
+
+    The moment that the compiler calls the peak counts faster memories too.
+    """
+    ranges: dict[str, tuple[int, int]] = {}
+    changes: Counter[int] = Counter()
+    for match in _RANGE.finditer(live_ranges):
         name = match[1].removesuffix("{}")
-        full = match[1] if match[1] in kinds else name
-        if kinds.get(full, "argument") != "argument":
-            groups.setdefault((kinds[full], shapes[full], _source(module, name)), []).append(int(match[2]))
+        if kinds.get(name, "argument") != "argument" and name not in ranges:
+            first, last = ranges[name] = int(match[2]), int(match[3])
+            changes[first] += sizes[name]
+            changes[last + 1] -= sizes[name]
+    totals = dict(zip(sorted(changes), itertools.accumulate(changes[time] for time in sorted(changes)), strict=True))
+    peak = max(totals, key=lambda time: totals[time], default=0)
+    groups: dict[Group, list[int]] = {}
+    for name, (first, last) in ranges.items():
+        if first <= peak <= last:
+            groups.setdefault((kinds[name], shapes[name], _source(module, name)), []).append(sizes[name])
     return groups
 
 
@@ -111,9 +127,13 @@ def _largest(groups: Mapping[Group, list[int]]) -> tuple[Buffers, ...]:
 
 
 def _source(module: Module | None, name: str) -> str:
-    """What makes a buffer: the instruction's line of the program, or its name without the compiler's number."""
+    """What makes a buffer, or what it is a copy of: the instruction's line of the program, or its name without the compiler's
+    number."""
     plain = re.sub(r"\{[\d,]*\}$", "", name)
-    instruction = module.entry.by_name.get(plain) if module is not None else None
+    known = module.entry.by_name if module is not None else {}
+    instruction = known.get(plain)
+    while instruction is not None and not instruction.source and instruction.opcode in _COPIES:
+        instruction = known.get(instruction.operands[0])
     if instruction is not None and instruction.source:
         return instruction.source
     return re.sub(r"(\.(clone|remat|\d+))+$", "", plain)

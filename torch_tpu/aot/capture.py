@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._dynamo.eval_frame import OptimizedModule
 from torch.utils._pytree import tree_map
 
-from torch_tpu import _plug, settings
+from torch_tpu import _frames, _plug, settings
 from torch_tpu.aot.compiled import Compiled
 from torch_tpu.aot.utilization import ModelFlops, model_flops
 from torch_tpu.eager import origins
@@ -129,6 +130,9 @@ def _language_model(function: Any, inputs: Sequence[Any], *, trained: bool) -> t
     return found, None if found is None else sequences[0].numel()
 
 
+_frames.entrances.add(compile.__code__)
+
+
 def _target(
     function: Any, optimizer: MakeOptimizer | None, loss: Callable[[Any], torch.Tensor] | None, data_parallel: bool
 ) -> Callable[..., Any]:
@@ -208,6 +212,7 @@ def stand_in(tree: Any) -> Any:
     any device, also on "meta"; shared parameters stay shared.
     """
     made: dict[int, Any] = {}
+    """By the id of an original; also the memo of `copy.deepcopy`."""
 
     def replace(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
@@ -215,6 +220,9 @@ def stand_in(tree: Any) -> Any:
         if isinstance(leaf, torch.nn.Module):
             for tensor in (*leaf.parameters(), *leaf.buffers()):
                 _tensor(tensor, made)
+            for module in leaf.modules():
+                if isinstance(module, OptimizedModule):  # copies would lose torch.compile's `dynamic`
+                    made[id(module.dynamo_ctx)] = module.dynamo_ctx
             return copy.deepcopy(leaf, made)
         return leaf
 

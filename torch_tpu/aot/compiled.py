@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from torch_tpu import errors
 from torch_tpu.aot import report
 from torch_tpu.aot.prices import price_of
 from torch_tpu.aot.report import Report
@@ -61,9 +62,15 @@ class Compiled:
         """The same programs for other TPUs; nothing is traced again.
 
         Raises:
-            ValueError, PlatformError: as `aot.compile`.
+            ValueError: a program is of another number of devices, as data-parallel ones are; or as `aot.compile`.
+            PlatformError: as `aot.compile`.
         """
         other = Topology.parse(topology) if isinstance(topology, str) else topology
+        counts = {len(program.processes) for program in self.programs if program.processes}
+        if counts - {other.devices}:
+            raise ValueError(
+                f"{self.name} is of {max(counts)} devices; capture it for the {other.devices} of {other.name}"
+            )
         client = compile_only.client(other)
         made = {program: client.adopt(program) for program in self.programs}
         return replace(self, topology=other, runs=tuple(made[program] for program in self.runs))
@@ -74,8 +81,15 @@ class Compiled:
         `torch-tpu cache export` makes a file of executables that another machine can import.
 
         Raises:
-            CompileError: the compiler refused a program.
+            CompileError: the compiler refused a program; then nothing is written.
         """
+        failure = self.report.failure
+        if failure is not None:
+            raise errors.CompileError(
+                errors.message(
+                    f"{self.name} does not compile for {self.topology.name}", why=failure.headline, do=failure.do
+                )
+            )
         place = Path(directory)
         place.mkdir(parents=True, exist_ok=True)
         about = []

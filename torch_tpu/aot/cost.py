@@ -87,7 +87,7 @@ class Cost:
     overlapped: float = 0.0
     """Bytes among them of copies and calls that run beside the TensorCore."""
     missing: Counter[str] = field(default_factory=Counter)
-    """What is not in the estimate, and how often it runs: collectives, custom calls."""
+    """What is in the estimate by its bytes of HBM only, and how often it runs: collectives, custom calls."""
     loops: list[Loop] = field(default_factory=list)
     heaviest: list[Heavy] = field(default_factory=list)
     """All that takes time, the longest first."""
@@ -208,9 +208,11 @@ class _Analysis:
         cost.estimated_cycles_found |= said is not None
         cost.least += least * times
         cost.cycles += (least if said is None else max(least, said)) * times
-        if said is not None and work.matrix:  # the cycles of a schedule for the matrix units
-            needs["matrix"] = max(needs["matrix"], said)
         bound, seconds = max(needs.items(), key=lambda need: need[1])
+        if said is not None and work.matrix and said > seconds:
+            # The schedule waits for HBM as well. Where that accounts for little of it, the units are not filled.
+            bound = bound if 2 * seconds > said else "matrix"
+            seconds = said
         seconds *= times
         cost.estimate += seconds
         cost.bounds[bound] += seconds

@@ -8,10 +8,8 @@ for each sequence with a static cache.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import inspect
 import json
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,12 +18,14 @@ from typing import Any, Literal, cast, get_args
 import torch
 import torch._dynamo
 
+from torch_tpu import _named
 from torch_tpu.aot import capture
 from torch_tpu.aot.compiled import Compiled
 from torch_tpu.aot.utilization import model_flops
 from torch_tpu.compile.repeated import can_fold, fold_layers
 
 Mode = Literal["train", "prefill", "decode"]
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 
@@ -57,8 +57,8 @@ class Workload:
             raise ValueError(f"batch and seq are at least 1, not {self.batch} and {self.seq}")
         if self.mode != "train" and (self.data_parallel or self.recompute or self.unrolled):
             raise ValueError(f"data_parallel, recompute and unrolled are for training, not for {self.mode}")
-        if not isinstance(getattr(torch, self.dtype, None), torch.dtype):
-            raise ValueError(f"torch has no dtype {self.dtype!r}")
+        if getattr(torch, self.dtype, None) not in DTYPES:
+            raise ValueError(f"parameters are not of dtype {self.dtype!r} but {', '.join(map(str, DTYPES))}")
 
     @property
     def tokens(self) -> int:
@@ -87,7 +87,11 @@ def sizes_of(workload: Workload) -> set[str]:
     Raises:
         ValueError, ImportError: as `trace`.
     """
-    return {"batch", "seq"} if _is_config(workload) else {"batch", "seq"} & set(_parameters(_function(workload)))
+    return (
+        {"batch", "seq"}
+        if _is_config(workload)
+        else {"batch", "seq"} & set(_parameters(_named.function(workload.model)))
+    )
 
 
 def _is_config(workload: Workload) -> bool:
@@ -98,18 +102,7 @@ def _is_config(workload: Workload) -> bool:
     raise ValueError(f"{workload.model!r} is neither a config file (.json) nor a function, such as my_module:model")
 
 
-def _function(workload: Workload) -> Callable[..., Any]:
-    module_name, _, name = workload.model.partition(":")
-    sys.path.insert(0, "")
-    try:
-        found = getattr(importlib.import_module(module_name), name, None)
-    finally:
-        sys.path.remove("")
-    if not callable(found):
-        raise ValueError(f"the module {module_name} has no function {name!r}")
-    return cast(Callable[..., Any], found)
-
-
+_NO_LIMIT = 1 << 20
 _OFFERED = ("batch", "seq", "mode")
 
 
@@ -124,7 +117,7 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
 
 
 def _trace_function(workload: Workload, topology: str) -> tuple[Any, Compiled]:
-    function = _function(workload)
+    function = _named.function(workload.model)
     with torch.device("meta"):
         made = function(**{name: getattr(workload, name) for name in _parameters(function)})
     model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (None, None)
@@ -141,7 +134,7 @@ def _trace_function(workload: Workload, topology: str) -> tuple[Any, Compiled]:
 def _trace_config(workload: Workload, topology: str) -> tuple[Any, Compiled]:
     model = from_config(workload.model, getattr(torch, workload.dtype))
     if workload.recompute:
-        model.gradient_checkpointing_enable()
+        getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()  # the older name
     make = {"train": _train, "prefill": _prefill, "decode": _decode}[workload.mode]
     with _without_looking_for_packed_sequences():
         return model, make(model, workload, topology)
@@ -167,11 +160,12 @@ def from_config(path: str, dtype: torch.dtype) -> Any:
     named: Any = getattr(transformers, name, None) if name.endswith("ForCausalLM") else None
     try:
         config = transformers.CONFIG_MAPPING[kind].from_dict(content)
-        if named is None and type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+        made = named or transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+        if made is None:
             raise ValueError(f"{kind} is no causal language model; plan it as a function, such as my_module:model")
+        attention = {"attn_implementation": "sdpa"} if made._supports_sdpa else {}
         with torch.device("meta"):
-            make = transformers.AutoModelForCausalLM.from_config if named is None else named._from_config
-            return make(config, dtype=dtype, attn_implementation="sdpa")
+            return made._from_config(config, dtype=dtype, **attention)
     except Exception as error:  # whatever Transformers raises is about what is in the file
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"{path} describes no model that Transformers can build: {reason}") from error
@@ -199,7 +193,10 @@ def _train(model: Any, workload: Workload, topology: str) -> Compiled:
         model = torch.compile(fold_layers(model), dynamic=False)
     kwargs = {"input_ids": tokens, "labels": tokens, "use_cache": False}
     options: dict[str, Any] = {"optimizer": torch.optim.AdamW, "data_parallel": workload.data_parallel}
-    return capture.compile(model, (), topology, kwargs=kwargs, **options)
+    with torch._dynamo.config.patch(
+        recompile_limit=_NO_LIMIT, accumulated_recompile_limit=_NO_LIMIT
+    ):  # a sweep is long
+        return capture.compile(model, (), topology, kwargs=kwargs, **options)
 
 
 def _prefill(model: Any, workload: Workload, topology: str) -> Compiled:

@@ -66,6 +66,8 @@ def _table(path: Path) -> dict[str, Price]:
         dates = content.get("as_of", "")  # of all, or of each
         found = {}
         for name, value in prices.items():
+            if name.lower() not in GENERATIONS:
+                raise ValueError(f"{name} is no TPU generation")
             date = dates.get(name, "") if isinstance(dates, dict) else str(dates)
             source = " ".join(filter(None, (str(content.get("terms", "")), date)))
             found[name.lower()] = _price(float(value), source or path.name)

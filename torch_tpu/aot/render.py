@@ -76,7 +76,8 @@ def page(reports: Sequence[Report]) -> str:
     for report in reports:
         if len(reports) > 1:
             parts.append(f"<h2>{escape(tables.title(report))}</h2>")
-        parts.append(_bar(report.memory))
+        if report.memory is not None:
+            parts.append(_bar(report.memory))
         parts += [_table(section) for section in tables.sections(report)]
         if report.failure is not None:
             parts.append(f"<h3>What the compiler said</h3><pre>{escape(report.failure.message)}</pre>")

@@ -89,7 +89,7 @@ class TimeReport:
     compiler: float | None
     """XLA's `optimal_seconds`, in which loop bodies count once; None where it says nothing."""
     missing: Mapping[str, int]
-    """What runs and is in no figure, and how often."""
+    """What runs and counts by its bytes of HBM only, and how often: collectives and custom calls."""
     unknown_loops: int
     """Loops that count once since their number of steps is data."""
     loops: Mapping[str, int]
@@ -149,7 +149,8 @@ class Report:
     model: ModelFlops | None
     compiled: bool
     failure: Failure | None
-    memory: MemoryReport
+    memory: MemoryReport | None
+    """None where the compiler refused a program before it placed anything."""
     work: WorkReport | None
     time: TimeReport | None
     rates: Rates | None
@@ -172,7 +173,8 @@ class Report:
 def _plain(value: Any) -> Any:
     """A dataclass as dictionaries, with the properties that people look for."""
     made = asdict(value)
-    made["memory"]["total"] = value.memory.total
+    if value.memory is not None:
+        made["memory"]["total"] = value.memory.total
     if value.failure is not None:
         made["failure"]["exceeds_by"] = value.failure.exceeds_by
     if value.model is not None:
@@ -191,7 +193,6 @@ def make(compiled: Compiled, price: Price | None, workload: Workload | None = No
         CompileError: a program wants more devices than the topology has.
     """
     chip = CHIPS[compiled.topology.generation]
-    nothing = MemoryReport(0, 0, 0, 0, chip.usable_hbm, chip.hbm, ())
     programs = [_Program(program, times, chip) for program, times in Counter(compiled.runs).items()]
     failed = next((program for program in programs if program.said.error), None)
     failure = None
@@ -212,7 +213,7 @@ def make(compiled: Compiled, price: Price | None, workload: Workload | None = No
         model=compiled.model,
         compiled=failure is None,
         failure=failure,
-        memory=max((program.memory for program in programs), key=lambda memory: memory.total, default=nothing),
+        memory=_largest_memory(programs, failed, chip),
         work=work,
         time=time,
         rates=rates,
@@ -250,7 +251,16 @@ def _cost(said: Examination, chip: Chip) -> Cost:
     )
 
 
-def _memory(said: Examination, assignment: Assignment | None, places: Places, chip: Chip) -> MemoryReport:
+def _largest_memory(programs: Sequence[_Program], failed: _Program | None, chip: Chip) -> MemoryReport | None:
+    """That of the program that takes most, or that does not compile."""
+    if failed is not None:
+        return failed.memory
+    found = [program.memory for program in programs if program.memory is not None]
+    nothing = MemoryReport(0, 0, 0, 0, chip.usable_hbm, chip.hbm, ())
+    return max(found, key=lambda memory: memory.total, default=nothing)
+
+
+def _memory(said: Examination, assignment: Assignment | None, places: Places, chip: Chip) -> MemoryReport | None:
     found = () if assignment is None else assignment.largest
     largest = tuple(replace(group, source=places.describe(group.source)) for group in found)
     if said.memory is not None:
@@ -259,7 +269,7 @@ def _memory(said: Examination, assignment: Assignment | None, places: Places, ch
     elif assignment is not None:
         sizes = assignment.arguments, assignment.outputs, assignment.temporaries, 0
     else:
-        sizes = 0, 0, 0, 0
+        return None
     return MemoryReport(*sizes, usable=chip.usable_hbm, hbm=chip.hbm, largest=largest)
 
 
@@ -350,7 +360,7 @@ def _notes(
     if time is not None:
         if time.missing:
             listed = ", ".join(f"{count} x {name}" for name, count in sorted(time.missing.items()))
-            yield f"not in the time, since the compiler has no estimate of them: {listed}"
+            yield f"in the time by their bytes of HBM only, since the compiler has no estimate of them: {listed}"
         if time.unknown_loops:
             yield f"{time.unknown_loops} loops have a number of steps that is data; their bodies count once"
         costs = [program.cost for program in programs if program.cost is not None]

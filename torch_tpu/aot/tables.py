@@ -39,7 +39,8 @@ def title(report: Report) -> str:
 def sections(report: Report) -> Iterator[Section]:
     """Everything that a report says, in reading order."""
     yield Section("Program", tuple(_program(report)))
-    yield Section("HBM of a device", tuple(_memory(report.memory)))
+    if report.memory is not None:
+        yield Section("HBM of a device", tuple(_memory(report.memory)))
     if report.work is not None and report.time is not None and report.rates is not None:
         yield Section("Work of a step, on a device", tuple(_work(report.work, report.rates)))
         yield Section("Time of a step", tuple(_time(report.time)))
@@ -47,7 +48,7 @@ def sections(report: Report) -> Iterator[Section]:
     if report.heaviest:
         rows = (Row(part.what, seconds(part.seconds), f"{part.bound}, {part.times} times") for part in report.heaviest)
         yield Section("Where the time goes", tuple(rows))
-    if report.memory.largest:
+    if report.memory is not None and report.memory.largest:
         groups = report.memory.largest
         rows = (Row(f"{g.count} x {g.shape}", gib(g.nbytes), f"{g.kind} {g.source}".strip()) for g in groups)
         yield Section("Largest buffers when most memory is in use", tuple(rows))
@@ -94,7 +95,7 @@ def _time(time: TimeReport) -> Iterator[Row]:
     yield Row("at least", seconds(time.least), "at peak speeds")
     yield Row("by the compiler's cycles", seconds(time.cycles), "which are high for element-wise operations")
     for name, times in time.missing.items():
-        yield Row("not in the time", f"{times} x {name}")
+        yield Row("by its bytes of HBM only", f"{times} x {name}")
     if time.loops:
         yield Row("loops", ", ".join(f"{trips} steps" for trips in time.loops.values()))
     if time.unknown_loops:
@@ -134,7 +135,7 @@ def comparison(reports: Sequence[Report]) -> Iterator[tuple[str, ...]]:
     """A row for each report, under `COLUMNS`."""
     for report in reports:
         load, rates = report.workload, report.rates
-        memory = f"{report.memory.total / report.memory.usable:.0%}"
+        memory = "" if report.memory is None else f"{report.memory.total / report.memory.usable:.0%}"
         batch, seq = ("", "") if load is None else (str(load.batch), str(load.seq))
         start = (report.topology, batch, seq, memory)
         if rates is None or report.time is None:
@@ -165,7 +166,9 @@ def best(reports: Sequence[Report]) -> Iterator[Row]:
     if rated:
         report, total = max(rated, key=lambda pair: pair[1])
         yield Row("best by throughput", _choice(report), f"{total:,.0f} tokens/s in all, an estimate")
-    priced = [(report, rates.usd_per_million_tokens) for report, rates in running if rates.usd_per_million_tokens]
+    priced = [
+        (report, rates.usd_per_million_tokens) for report, rates in running if rates.usd_per_million_tokens is not None
+    ]
     if priced:
         report, usd = min(priced, key=lambda pair: pair[1])
         yield Row("best by cost", _choice(report), f"{money(usd)} USD per million tokens, an estimate")

@@ -65,7 +65,11 @@ def export_to(file: Path) -> int:
 
     if not _usable():
         return info()
-    count = cache.export_to(file)
+    try:
+        count = cache.export_to(file)
+    except OSError as error:
+        console.print(f"cannot write {file}: {error.strerror}", soft_wrap=True)
+        return 1
     console.print(f"{count} programs, {file.stat().st_size / 2**20:.1f} MiB in {file}", soft_wrap=True)
     return 0
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
+import contextlib
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
+from torch_tpu import _named
+from torch_tpu.cli import outputs
 from torch_tpu.linter import rules, source
 from torch_tpu.linter.rules import Finding, Selection
 
@@ -31,8 +32,8 @@ def run(paths: Sequence[Path], select: str, ignore: str, as_json: bool, program:
             about = ", ".join(filter(None, (about, about_program)))
         elif not paths:
             raise ValueError("name files or directories, or a function by --program")
-    except (OSError, ValueError, ImportError) as error:
-        console.print(str(error), markup=False, soft_wrap=True)
+    except Exception as error:  # noqa: BLE001 - `explain` raises what is not the user's
+        console.print(outputs.explain(error), markup=False, soft_wrap=True)
         return 2
     if as_json:
         print(json.dumps([finding.as_dict() for finding in findings], indent=2))
@@ -53,34 +54,27 @@ def _print(findings: Sequence[Finding], about: str) -> None:
 
 
 def _check_program(name: str, topology: str) -> tuple[list[Finding], str]:
-    """The findings in what a function says to look at.
+    """The findings in what a function says to look at: it returns a function or module, and its arguments one by one, in a
+    tuple, or by name in a dictionary.
 
     Raises:
         ValueError: the name is not of the form module:function, or the function returns something else.
         ImportError: the module cannot be imported.
     """
-    made = _load(name)()
-    if not isinstance(made, tuple) or not made or not callable(made[0]):
-        raise ValueError(f"{name} must return a function and its arguments: `return step, model, batch`")
-    import torch_tpu
+    with contextlib.redirect_stdout(sys.stderr):  # what the program prints is no finding
+        made = _named.function(name)()
+        if not isinstance(made, tuple) or not made or not callable(made[0]):
+            raise ValueError(f"{name} must return a function and its arguments: `return step, model, batch`")
+        function, *args = made
+        alone = args[0] if len(args) == 1 else None
+        args = [] if isinstance(alone, dict) else list(alone) if isinstance(alone, (tuple, list)) else args
+        kwargs = alone if isinstance(alone, dict) else {}
+        import torch_tpu
 
-    torch_tpu._autoload()  # torch does so by itself, unless TORCH_DEVICE_BACKEND_AUTOLOAD=0
-    report = torch_tpu.lint(*made, topology=topology)
-    return list(report.findings), f"in {report.num_programs} programs for {topology}"
-
-
-def _load(name: str) -> Callable[[], Any]:
-    module, _, function = name.partition(":")
-    if not function:
-        raise ValueError(f"--program is module:function, such as train:example, and not {name!r}")
-    sys.path.insert(0, "")
-    try:
-        found: Callable[[], Any] = getattr(importlib.import_module(module), function)
-    except AttributeError as error:
-        raise ValueError(f"{module} has no function {function}") from error
-    finally:
-        sys.path.remove("")
-    return found
+        torch_tpu._autoload()  # torch does so by itself, unless TORCH_DEVICE_BACKEND_AUTOLOAD=0
+        report = torch_tpu.lint(function, *args, topology=topology, kwargs=kwargs)
+    count = report.num_programs
+    return list(report.findings), f"in {count} program{'' if count == 1 else 's'} for {topology}"
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 import torch_tpu
+from torch_tpu.cli import outputs
 
 console = Console(highlight=False)
 
@@ -32,6 +33,7 @@ def run(
     from torch_tpu.numerics import models, page, report
 
     try:
+        outputs.check(json, html)
         with console.status("the model") as status:
             found = models.find(model, tiny=tiny)
             result = numerics.compare(
@@ -46,8 +48,8 @@ def run(
                 name=found.name,
                 progress=status.update,
             )
-    except ValueError as error:
-        console.print(str(error), markup=False)
+    except Exception as error:  # noqa: BLE001 - `explain` raises what is not the user's
+        console.print(outputs.explain(error), markup=False, soft_wrap=True)
         return 2
     report.show(console, result, everything=everything)
     if json is not None:

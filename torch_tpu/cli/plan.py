@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 import torch_tpu
-from torch_tpu.errors import TpuError
+from torch_tpu.cli import outputs
 
 console = Console(highlight=False, markup=False)
 
@@ -26,9 +26,9 @@ def run(
     """Prints the report of a `Workload` and writes it; the exit status is 1 if nothing compiles, and 2 where the question is wrong."""
     torch_tpu._autoload()
     from torch_tpu.aot import models, plans, render
-    from torch_tpu.eager import debug
 
     try:
+        outputs.check(json_file, html_file)
         with console.status("") as status:
             reports = plans.plan(
                 models.Workload(**workload),
@@ -37,19 +37,14 @@ def run(
                 prices=price,
                 told=status.update,
             )
-    except Exception as error:
-        line = debug.raised_at(error)
-        if not line and not isinstance(error, (ValueError, OSError, ImportError, TpuError)):
-            raise  # neither the question nor the model is wrong
-        kind = "" if isinstance(error, (ValueError, TpuError)) else f"{type(error).__name__}: "
-        console.print(f"cannot plan: {kind}{error}" + (f"\n  at {line}" if line else ""), soft_wrap=True)
+    except Exception as error:  # noqa: BLE001 - `explain` raises what is not the user's
+        console.print(f"cannot plan: {outputs.explain(error)}", soft_wrap=True)
         return 2
     render.show(reports, console)
     if json_file is not None:
         written = [json.loads(report.to_json()) for report in reports]
-        json_file.write_text(
-            json.dumps(written[0] if len(written) == 1 else written, indent=2) + "\n", encoding="utf-8"
-        )
+        content = json.dumps(written[0] if len(written) == 1 else written, indent=2) + "\n"
+        json_file.write_text(content, encoding="utf-8")
     if html_file is not None:
         html_file.write_text(render.page(reports), encoding="utf-8")
     return 0 if any(report.compiled for report in reports) else 1

@@ -99,6 +99,16 @@ def _write_back(op: OpOverload, args: list[Any], host_args: list[Any], answer: A
     back = {id(host): device for device, host in pairs}
 
     def one(item: Any) -> Any:
+        if isinstance(item, torch.Tensor) and (item.layout is not torch.strided or item.is_quantized):
+            kind = "quantized" if item.is_quantized else str(item.layout).removeprefix("torch.")
+            raise errors.UnsupportedOpError(
+                errors.message(
+                    f"{registry.overload_name(op)} makes a {kind} tensor",
+                    inputs=args,
+                    why="the device has dense tensors only",
+                    do="move its input to the CPU by .cpu(), and what is made of it back",
+                )
+            )
         if isinstance(item, (list, tuple)):
             return type(item)(one(part) for part in item) if not hasattr(item, "_fields") else tuple(map(one, item))
         return back[id(item)] if id(item) in back else transfer.to_tpu(item)

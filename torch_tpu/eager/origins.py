@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torch_tpu.eager import debug
+from torch_tpu import _frames
 from torch_tpu.hlo.core import current
 
 
@@ -43,7 +43,7 @@ def note(name: str, lines: Sequence[str], values: Mapping[int, Origin]) -> None:
     """Called where a program's body is finished."""
     if recording:
         node = torch._C._current_autograd_node()
-        line = debug.caller() if node is None else f"backward, {node.name()}"
+        line = _frames.caller() if node is None else f"backward, {node.name()}"
         _bodies.setdefault(_digest(lines), Body(Origin(name, line), values))
 
 
@@ -56,7 +56,7 @@ def of_node(node: Any) -> Iterator[None]:
     function = current()
     before = function.num_values
     yield
-    line = debug.innermost(str(node.meta.get("stack_trace") or ""))
+    line = _frames.innermost(str(node.meta.get("stack_trace") or ""))
     if line:
         schema = getattr(node.target, "_schema", None)
         name = node.target.__name__ if schema is None else schema.name.replace("::", "_")

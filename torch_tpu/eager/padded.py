@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torch_tpu import _plug, hlo
+from torch_tpu import _plug, errors, hlo
 from torch_tpu.eager import transfer
 from torch_tpu.eager.program import Program, aval_id, num_bytes
 from torch_tpu.runtime import platform
@@ -50,7 +50,10 @@ def resize(array: Any, shape: Shape, target: Shape, dtype: torch.dtype) -> Any:
     client = platform.client()
     common = tuple(slice(min(pair)) for pair in zip(shape, target, strict=True))
     if client.platform == "cpu" or num_bytes(shape, dtype) + num_bytes(target, dtype) <= transfer.SMALL:
-        host = client.get(array, dtype)
+        try:
+            host = client.get(array, dtype)
+        except errors.NoValueError:
+            return client.blank(target, dtype)
         made = torch.zeros(target, dtype=host.dtype)
         made[common] = host[common]
         return client.put(made, owned=True)
@@ -74,8 +77,12 @@ def padded_tensor(tensor: torch.Tensor, shape: Shape) -> torch.Tensor:
             return tensor
     client = platform.client()
     if client.platform == "cpu" or num_bytes(shape, tensor.dtype) <= transfer.SMALL:
+        try:
+            host = transfer.to_host(tensor)
+        except errors.NoValueError:
+            return _holding(client.blank(shape, tensor.dtype), shape, tensor.dtype)
         whole = torch.zeros(shape, dtype=hlo.types.held_dtype(tensor.dtype))
-        whole[tuple(slice(n) for n in size)] = transfer.to_host(tensor)
+        whole[tuple(slice(n) for n in size)] = host
         return _holding(client.put(whole, owned=True), shape, tensor.dtype)
     dense = tensor.contiguous()
     dense = dense if transfer.is_whole(dense) else dense.clone()

@@ -22,10 +22,10 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from torch_tpu import _plug, aot, settings
+from torch_tpu._frames import is_users
 from torch_tpu.aot.capture import UNLIMITED, stand_in
 from torch_tpu.aot.hlo_text import Spot
 from torch_tpu.eager import fallback
-from torch_tpu.eager.debug import is_users
 from torch_tpu.eager.observe import observers
 from torch_tpu.eager.program import Program
 from torch_tpu.hlo.core import Place, placed

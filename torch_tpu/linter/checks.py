@@ -101,7 +101,7 @@ class Checks:
 
     def called(self, flow: Expressions, node: ast.Call, call: Call) -> None:
         for check in (self._environment, self._backend, self._cuda_method, self._read, self._printed, self._sized, self._made,
-                      self._wide, self._heads):  # fmt: skip
+                      self._wide, self._heads, self._split_heads):  # fmt: skip
             check(flow, node, call)
 
     def _environment(self, flow: Expressions, node: ast.Call, call: Call) -> None:
@@ -266,11 +266,30 @@ class Checks:
         size, count = width.constant, heads.constant
         if not (isinstance(size, int) and isinstance(count, int)) or count < 1 or size % count or size < LANES:
             return
-        if "head_dim" not in call.keywords and (size // count) % LANES:
-            reason = f"heads of {size // count} fill {size // count % LANES} of {LANES} lanes"
-            if size // count > LANES:
-                reason = f"heads of {size // count} are not a multiple of {LANES} lanes"
-            self.report(rules.SmallHeads, node, reason, f"{size // LANES} heads of {LANES} have as many weights")
+        if "head_dim" not in call.keywords:
+            self._head(node, size // count, f"{size // LANES} heads of {LANES} have as many weights")
+
+    def _split_heads(self, flow: Expressions, node: ast.Call, call: Call) -> None:
+        """`x.view(batch, length, heads, 64).transpose(1, 2)`, and the same of several projections by `permute`."""
+        inner = node.func.value if isinstance(node.func, ast.Attribute) else None
+        if not isinstance(inner, ast.Call) or not isinstance(inner.func, ast.Attribute):
+            return
+        sizes = inner.args[0].elts if inner.args and isinstance(inner.args[0], (ast.Tuple, ast.List)) else inner.args
+        order = [value.constant for value in call.args]
+        splits = inner.func.attr in ("view", "reshape") and (
+            (call.method == "transpose" and len(sizes) == 4 and order in ([1, 2], [2, 1], [-3, -2], [-2, -3]))
+            or (call.method == "permute" and len(sizes) in (4, 5) and order[-1:] in ([len(sizes) - 1], [-1]))
+        )
+        width = flow.silent(sizes[-1]).constant if splits else None
+        if isinstance(width, int) and width > 0:
+            self._head(node, width, f"choose heads of {LANES}: fewer of them have as many weights")
+
+    def _head(self, node: ast.Call, width: int, suggestion: str) -> None:
+        if width % LANES:
+            reason = f"heads of {width} fill {width % LANES} of {LANES} lanes"
+            if width > LANES:
+                reason = f"heads of {width} are not a multiple of {LANES} lanes"
+            self.report(rules.SmallHeads, node, reason, suggestion)
 
     # -------------------------------------------------------------------------------------- statements, truth, indices
 
@@ -279,6 +298,9 @@ class Checks:
             index = target.slice
             self._variable(flow, node, index.value if isinstance(index, ast.Constant) else None)  # type: ignore[arg-type]
         where = flow.step()
+        if isinstance(value, ast.IfExp):  # `new if cache is None else torch.cat((cache, new))`
+            for branch in (value.body, value.orelse):
+                self.assigned(flow, node, target, branch)
         if not where or not isinstance(value, ast.Call) or not isinstance(target, (ast.Name, ast.Attribute)):
             return
         name = flow.name_of(value.func)

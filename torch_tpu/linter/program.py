@@ -219,7 +219,10 @@ class _Judge:
                         padded.spot = _better(padded.spot, spot)
                         padded.waste += array.padded_bytes - array.nbytes
                         padded.count += 1
-        for (_, shown), padded in lines.items():
+        known = {shown for line, shown in lines if line is not None}  # arguments have no line; what reads them has
+        for (line, shown), padded in lines.items():
+            if line is None and shown in known:
+                continue
             if padded.waste < LEAST_BYTES or padded.waste / total < self.least_share:
                 continue
             many = padded.count > 1

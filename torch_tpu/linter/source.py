@@ -61,7 +61,7 @@ def check_paths(paths: Iterable[Path], selection: Selection | None = None) -> tu
 
 
 def _check_file(file: Path, selection: Selection | None) -> list[Finding]:
-    text = file.read_text(encoding="utf-8", errors="replace")
+    text = file.read_text(encoding="utf-8-sig", errors="replace")
     if file.suffix != notebooks.SUFFIX:
         return check_text(text, str(file), selection)
     try:

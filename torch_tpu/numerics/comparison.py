@@ -61,8 +61,9 @@ def compare(
         progress: told what is being done.
 
     Raises:
-        ValueError: the device has no such precision, or the model draws random numbers.
+        ValueError: there is no such device or it has no such precision, or the model has no values or draws random numbers.
     """
+    _check(model, device)
     chosen = tuple(precisions) or available(device)
     for precision in chosen:
         if precision not in available(device):
@@ -84,6 +85,16 @@ def compare(
                 layers = [_alone(modules, move, *given, tolerance) for given in zip(calls, exact, layers, strict=True)]
             results.append(PrecisionResult(precision, tuple(layers), _gradients(found, gradients, tolerance)))
     return Report(name or type(model).__name__, device, tolerance, tuple(results))
+
+
+def _check(model: nn.Module, device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # the latter where torch is built without it
+        raise ValueError(f"nothing can be compared on the device {device!r}: {str(error).splitlines()[0]}") from None
+    missing = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if tensor.is_meta]
+    if missing:
+        raise ValueError(f"{missing[0]} is on the device meta and has no values to compare; build the model on the CPU")
 
 
 @contextlib.contextmanager

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import json
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import nn
 
+from torch_tpu import _named
 from torch_tpu.conformance.models import build, sweep
 from torch_tpu.conformance.models.recipe import NotApplicable, Recipe
 from torch_tpu.conformance.models.shrink import shrink
@@ -36,6 +35,7 @@ def find(text: str, *, tiny: bool = False) -> Found:
 
     Raises:
         ValueError: nothing has this name, or it cannot be run on the CPU.
+        ImportError: the function's module cannot be imported.
     """
     if text.endswith(".json"):
         return _of_recipe(_from_json(Path(text), tiny), Path(text).stem)
@@ -61,14 +61,7 @@ def find(text: str, *, tiny: bool = False) -> Found:
 
 
 def _from_function(text: str) -> Found:
-    module, _, name = text.partition(":")
-    if "" not in sys.path:  # a command's path does not begin with where it is called
-        sys.path.insert(0, "")
-    try:
-        function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"{text!r} cannot be imported: {error}") from error
-    made = function()
+    made = _named.function(text)()
     if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[0], nn.Module):
         raise ValueError(f"{text} must return (model, inputs), not {type(made).__name__}")
     return Found(text, *made)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from torch_tpu.runtime import entry
+from torch_tpu.runtime import cache, entry
 from torch_tpu.runtime.diskcache import DiskCache
 
 MAGIC = b"TORCHTPU-PROGRAMS1\n"
@@ -38,7 +38,7 @@ class Imported:
 
 
 def export_to(path: str | os.PathLike[str], disk: DiskCache) -> int:
-    """Writes all sound entries into one file, readable by this user only, and says how many there were.
+    """Writes all sound programs into one file, readable by this user only, and says how many there were.
 
     Raises:
         OSError: the file cannot be written; one that was there stays as it was.
@@ -51,7 +51,7 @@ def export_to(path: str | os.PathLike[str], disk: DiskCache) -> int:
             file.write(MAGIC)
             for key in sorted(item.key for item in disk.stored()):
                 found = disk.read(key)
-                if found is not None:
+                if found is not None and cache.is_program(found.about):
                     content = entry.pack(found.about, found.payload)
                     file.write(len(content).to_bytes(_LENGTH, "little") + content)
                     count += 1

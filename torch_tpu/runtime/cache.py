@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import platform as host
+import re
 import threading
 from collections.abc import Mapping
 from functools import cache
@@ -150,11 +151,31 @@ def unfit(about: Mapping[str, str], here: Mapping[str, str]) -> str:
     return ""
 
 
+_MODULE = re.compile(r"^module @\w+")
+_GRAPH = re.compile(r"(?<!custom_call )@\w*graph_\d+\w*")
+
+
 def key(text: str, options: tuple[tuple[str, Any], ...], environment: Mapping[str, str]) -> str:
-    """The name of a program in every cache: 64 hexadecimal digits."""
+    """The name of a program in every cache: 64 hexadecimal digits.
+
+    Names that compiled graphs have by the order in which they were made do not count: another process makes them in another
+    order.
+    """
+    names: dict[str, str] = {}
+    text = _MODULE.sub("module", text, count=1)
+    text = _GRAPH.sub(lambda found: names.setdefault(found[0], f"@{len(names)}"), text)
     digest = hashlib.sha256(json.dumps([dict(environment), options]).encode())
     digest.update(text.encode())
     return digest.hexdigest()
+
+
+PROGRAM, EXAMINATION = "program", "examination"
+"""What an entry on disk is: an executable, or what the compiler said of a program."""
+
+
+def is_program(about: Mapping[str, str]) -> bool:
+    """Whether an entry with this description is an executable."""
+    return about.get("kind", PROGRAM) == PROGRAM
 
 
 def _version() -> str:

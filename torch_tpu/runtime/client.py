@@ -327,6 +327,10 @@ class Client:
         counters.device_to_host_bytes += result.nbytes
         return result
 
+    def blank(self, shape: Sequence[int], dtype: torch.dtype) -> Array:
+        """An array in the place of one whose values nobody knows (see `compile_only`): zeros."""
+        return self.put(torch.zeros(tuple(shape), dtype=dtype), owned=True)
+
     def wait(self, arrays: Sequence[Array]) -> None:
         """Waits until arrays hold their values.
 

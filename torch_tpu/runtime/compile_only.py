@@ -159,6 +159,14 @@ class Planned:
         """As `CompileOnlyClient.compile_raw`."""
         return self._client.compile_raw(self, module, overrides)
 
+    def check_devices(self) -> None:
+        """Refuses a program of more devices than there are.
+
+        Raises:
+            CompileError: it is one.
+        """
+        self._client.devices_of(self)
+
     def optimized_text(self) -> str:
         return self.built.optimized_text() or ""
 
@@ -232,6 +240,17 @@ class CompileOnlyClient(Client):
             CompileError: it wants more devices than the topology has.
             XlaRuntimeError: the compiler refused it.
         """
+        devices = self.devices_of(planned)
+        how = options.options(planned.effort, "tpu", [device.id for device in devices])
+        how.env_option_overrides = [*how.env_option_overrides, *overrides]
+        return self.raw.compile(module, xla_client.DeviceList(tuple(devices)), how)
+
+    def devices_of(self, planned: Planned) -> list[Any]:
+        """The topology's devices that a program is for.
+
+        Raises:
+            CompileError: it wants more than there are.
+        """
         places = planned.processes or (0,)
         if max(places) >= len(self._topology_devices):
             raise errors.CompileError(
@@ -241,10 +260,7 @@ class CompileOnlyClient(Client):
                     do="name a larger topology",
                 )
             )
-        devices = [self._topology_devices[place] for place in places]
-        how = options.options(planned.effort, "tpu", [device.id for device in devices])
-        how.env_option_overrides = [*how.env_option_overrides, *overrides]
-        return self.raw.compile(module, xla_client.DeviceList(tuple(devices)), how)
+        return [self._topology_devices[place] for place in places]
 
     def _put(self, host: Any, semantics: Any) -> Absent:
         known = host.nbytes <= KEPT_BYTES
@@ -273,6 +289,9 @@ class CompileOnlyClient(Client):
         counters.device_to_host += 1
         counters.device_to_host_bytes += array.host.nbytes
         return clients.tensor_of(array.host, dtype)
+
+    def blank(self, shape: Sequence[int], dtype: torch.dtype) -> Absent:
+        return Absent(tuple(shape), clients.NUMPY[dtype])
 
     def wait(self, arrays: Sequence[Any]) -> None:
         """Nothing runs, so nothing is waited for."""

@@ -66,6 +66,7 @@ def examine(planned: Planned) -> Examination:
         CompileError: the program wants more devices than the topology has.
         ValueError: the program is no legal StableHLO.
     """
+    planned.check_devices()
     key = hashlib.sha256(f"examination {FORMAT} {planned.key} {planned.processes}".encode()).hexdigest()
     disk = cache.disk()
     stored = disk.get(key) if disk is not None else None
@@ -73,7 +74,7 @@ def examine(planned: Planned) -> Examination:
         return Examination.unpack(stored)
     found = _ask(planned)
     if disk is not None:
-        disk.put(key, found.pack(), {"name": f"what is said of {planned.name}", **planned.environment})
+        disk.put(key, found.pack(), {"name": planned.name, "kind": cache.EXAMINATION, **planned.environment})
     return found
 
 
