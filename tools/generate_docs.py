@@ -120,7 +120,7 @@ def lint_page() -> str:
 _LINT = """
 What keeps a program from running well on a TPU, with lines, reasons and suggestions.
 
-    torch-tpu lint train.py models/                       # source files
+    torch-tpu lint train.py models/ notebook.ipynb        # source files and notebooks
     torch-tpu lint --program bench:example                # what the TPU compiler makes of a function
     torch-tpu lint train.py --select TPU01,TPU02 --json   # only some rules; for other programs to read
 
@@ -133,7 +133,7 @@ where CUDA is. A rule that would have to guess stays silent.
 **Programs.** `torch_tpu.lint(fn, *args, topology="v6e-1")` runs a function on a device that only compiles, and reads what
 the real TPU compiler (the package `libtpu`; no TPU is needed) made of it: layouts, padding, its estimate of the cycles of
 each operation. Every operation carries its Python line through the compiler; those of the backward pass carry the line of
-the forward call. `--program module:function` names a function that returns `fn, *args`.
+the forward call. `--program module:function` names a function that returns `fn, *args`, or `fn, (args)`.
 Nothing is computed, so what the function reads is zero; a line that goes on reading is taken to wait for a value, and the
 function is stopped there. Parts of less than 1% of the program are left out (`least_share`).
 
@@ -194,11 +194,9 @@ def _support_summary(found: Any) -> str:
         counts = found.counts((mode, HERE, "forward")) + found.counts((mode, HERE, "backward"))
         good, run = (sum(counts[letter] for letter in letters) for letters in (PASSES, COUNTED))
         rates.append(f"{mode} {100 * good / run:.2f}% of {run}" if run else f"{mode} not run")
-    good, total = found.compiled_everywhere()
-    share = f"{100 * good / total:.2f}% of {total}" if total else "none was run"
     return (
         f"- Items (operator, dtype, forward or backward; 1 or 2 samples) that pass: {', '.join(rates)}.\n"
-        f"  Of those that pass in strict mode, compiled by libtpu for v5e, v5p, v6e and v7x: {share}."
+        f"  Of those that pass in strict mode, compiled by libtpu for v5e, v5p, v6e and v7x: {found.compiled_everywhere()}."
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch_tpu.conformance import pool
 from torch_tpu.conformance.catalog import HERE, MATRIX_PHASES, MODES, PLACES, Case
@@ -65,6 +65,20 @@ class Row:
         return self.cells[_INDEX[column]]
 
 
+class Compiled(NamedTuple):
+    """How many items compile."""
+
+    good: int
+    """For all generations."""
+    tried: int
+    """For all of them too."""
+    untried: int
+
+    def __str__(self) -> str:
+        share = f"{100 * self.good / self.tried:.2f}% of {self.tried}" if self.tried else "none was tried"
+        return f"{share}; {self.untried} not tried yet" if self.untried else share
+
+
 @dataclass(frozen=True)
 class Matrix:
     """All rows, in order, with what they are of."""
@@ -88,12 +102,13 @@ class Matrix:
                 if row.cell(("strict", HERE, phase)) in PASSES:
                     yield row, phase
 
-    def compiled_everywhere(self) -> tuple[int, int]:
-        """How many of the items compile for all TPU generations, and of how many."""
-        items = list(self.items())
+    def compiled_everywhere(self) -> Compiled:
+        """Which of the items compile for all TPU generations."""
         places = [place for place in PLACES if place != HERE]
-        good = sum(all(row.cell(("strict", place, phase)) in PASSES for place in places) for row, phase in items)
-        return good, len(items)
+        cells = [[row.cell(("strict", place, phase)) for place in places] for row, phase in self.items()]
+        known = [letters for letters in cells if "." not in letters]
+        good = sum(all(letter in PASSES for letter in letters) for letters in known)
+        return Compiled(good, len(known), len(cells) - len(known))
 
 
 def installed() -> dict[str, str]:

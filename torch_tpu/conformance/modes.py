@@ -25,6 +25,7 @@ _call = eval(compile("lambda operator: lambda *args, **kwargs: operator(*args, *
 from a function of another file."""
 _unseeded = eval(compile("lambda op, *args, **kwargs: op(*args, **kwargs)", "call an operator", "eval"))
 """In place of the database's function that seeds the generator before a call, where Dynamo breaks the graph."""
+_NO_LIMIT = 1 << 20
 NO_GRAPH = "Dynamo makes no graph of it"
 
 
@@ -60,11 +61,13 @@ def entered(mode: str) -> Iterator[Seen]:
     seen = Seen()
     fallbacks, decompositions = dict(counters.fallbacks), counters.decompositions
     _plug.clear_table()
-    guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    guard = contextlib.ExitStack()
     if mode == "compiled":
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
-        guard = mock.patch.object(common_methods_invocations, "wrapper_set_seed", _unseeded)
+        guard.enter_context(mock.patch.object(common_methods_invocations, "wrapper_set_seed", _unseeded))
+        limits = {"recompile_limit": _NO_LIMIT, "accumulated_recompile_limit": _NO_LIMIT}  # each sample is a graph
+        guard.enter_context(torch._dynamo.config.patch(limits))
     chosen = EagerMode.DEFER_AND_FUSE if mode == "fused" else EagerMode.DEFER_NEVER
     observers.append(seen)
     try:

@@ -14,8 +14,12 @@ from torch_tpu.ops.registry import NONE, Context, lowering
 
 @lowering("complex")
 def make_complex(ctx: Context, real: Value, imaginary: Value) -> Value:
+    if real.dtype is torch.float16:  # complex32, which XLA lacks
+        real, imaginary = hlo.convert(real, torch.float32), hlo.convert(imaginary, torch.float32)
     made = hlo.make_complex(real, imaginary)
-    if ctx.outs and ctx.out.dtype is not made.dtype:  # of out=, which PyTorch does not cast to here
+    if (
+        ctx.outs and hlo.types.held_dtype(ctx.out.dtype) is not made.dtype
+    ):  # of out=, which PyTorch does not cast to here
         raise RuntimeError(f"expected a result of {made.dtype} but got {ctx.out.dtype}")
     return made
 

@@ -348,6 +348,8 @@ def unfold_backward(ctx: Context, grad: Value, input_sizes: Sequence[int], dim: 
     dim = wrapped(dim, len(input_sizes))
     if not input_sizes:
         return hlo.reshape(grad, ())
+    wanted = [count if d == dim else n for d, (n, count) in enumerate(zip(input_sizes, grad.shape, strict=False))]
+    grad = hlo.broadcast_to(grad, [*wanted, grad.shape[-1]])  # PyTorch's istft gives one row for many
     grad = hlo.move_dim(hlo.convert(grad, hlo.compute_dtype(grad.dtype)), -1, dim + 1)
     return overlap_add(grad, dim, input_sizes[dim], step)
 
