@@ -91,7 +91,23 @@ def test_the_matrix_products_of_a_training_step(config):
     parameters = made.model.parameters
     assert made.memory.arguments >= 3 * 2 * parameters, "weights and both moments"
     assert made.memory.outputs < 2 * parameters, "which are updated in place"
-    assert any(".py:" in part.what for part in made.heaviest)
+    places = [part.what for part in made.heaviest]
+    assert any(
+        re.match(r"aten_mm \(transformers.*modeling_llama\.py:\d+ in forward, backward\)", what) for what in places
+    )
+    assert not any("test_plan.py" in what for what in places), "the optimizer's operators are not this file's"
+    assert sum(part.seconds for part in made.heaviest) == pytest.approx(made.time.estimate, rel=0.1), (
+        "nothing is missing"
+    )
+    assert sum(made.time.bounds.values()) == pytest.approx(made.time.estimate)
+
+
+def test_a_long_sweep_compiles_each_step_by_itself(config):
+    """More sizes than Dynamo would make of one function, and none of them is made to serve others."""
+    with torch._dynamo.config.patch(recompile_limit=1):
+        for batch in (1, 2):
+            (program,) = models.trace(models.Workload(config, "train", batch, 8), "v6e-1").runs
+            assert program.text.count("stablehlo.while") == 2, "the layers, forwards and backwards"
 
 
 def test_devices_that_train_together(config):
