@@ -87,11 +87,9 @@ def sizes_of(workload: Workload) -> set[str]:
     Raises:
         ValueError, ImportError: as `trace`.
     """
-    return (
-        {"batch", "seq"}
-        if _is_config(workload)
-        else {"batch", "seq"} & set(_parameters(_named.function(workload.model)))
-    )
+    if _is_config(workload):
+        return {"batch", "seq"}
+    return {"batch", "seq"} & set(_parameters(_named.function(workload.model)))
 
 
 def _is_config(workload: Workload) -> bool:
@@ -134,7 +132,8 @@ def _trace_function(workload: Workload, topology: str) -> tuple[Any, Compiled]:
 def _trace_config(workload: Workload, topology: str) -> tuple[Any, Compiled]:
     model = from_config(workload.model, getattr(torch, workload.dtype))
     if workload.recompute:
-        getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()  # the older name
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable  # older
+        enable()
     make = {"train": _train, "prefill": _prefill, "decode": _decode}[workload.mode]
     with _without_looking_for_packed_sequences():
         return model, make(model, workload, topology)
@@ -193,9 +192,8 @@ def _train(model: Any, workload: Workload, topology: str) -> Compiled:
         model = torch.compile(fold_layers(model), dynamic=False)
     kwargs = {"input_ids": tokens, "labels": tokens, "use_cache": False}
     options: dict[str, Any] = {"optimizer": torch.optim.AdamW, "data_parallel": workload.data_parallel}
-    with torch._dynamo.config.patch(
-        recompile_limit=_NO_LIMIT, accumulated_recompile_limit=_NO_LIMIT
-    ):  # a sweep is long
+    limits = {"recompile_limit": _NO_LIMIT, "accumulated_recompile_limit": _NO_LIMIT}  # a sweep is long
+    with torch._dynamo.config.patch(limits):
         return capture.compile(model, (), topology, kwargs=kwargs, **options)
 
 
