@@ -163,6 +163,47 @@ ENTRY %main (c: pred[], a: f32[1024]) -> f32[1024] {
     assert cost.analyze(text, CHIPS["v6e"]).nbytes == 2 * 4096
 
 
+LAYER, STACK = 4096 * 4, 8 * 4096 * 4
+"""Bytes of a slice, and of all slices."""
+SLICED = """HloModule sliced
+%retile (a: f32[8,4096]) -> f32[8,4096] {
+  %a = f32[8,4096]{1,0:T(1,128)} parameter(0)
+  ROOT %copy.1 = f32[8,4096]{1,0:T(8,128)} copy(%a)
+}
+%update (stack: f32[8,4096], i: s32[], x: f32[8,4096]) -> f32[8,4096] {
+  %stack = f32[8,4096]{1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %x = f32[8,4096]{1,0} parameter(2)
+  %zero = s32[] constant(0)
+  %seen = f32[8,4096]{1,0} fusion(%x), kind=kLoop, calls=%retile
+  %one = f32[1,4096]{1,0} READ
+  %two = f32[1,4096]{1,0} negate(%one)
+  %put = f32[8,4096]{1,0} dynamic-update-slice(%stack, %two, %i, %zero)
+  ROOT %kept = f32[8,4096]{1,0} fusion(%put), kind=kLoop, calls=%retile
+}
+ENTRY %main (stack: f32[8,4096], i: s32[], x: f32[8,4096]) -> f32[8,4096] {
+  %stack.1 = f32[8,4096]{1,0} parameter(0)
+  %i.1 = s32[] parameter(1)
+  %x.1 = f32[8,4096]{1,0} parameter(2)
+  ROOT %done = f32[8,4096]{1,0} fusion(%stack.1, %i.1, %x.1), kind=kLoop, calls=%update
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("read", "nbytes"),
+    [
+        ("dynamic-slice(%seen, %i, %zero), dynamic_slice_sizes={1,4096}", LAYER),  # of one layer's weights
+        ("reduce-window(%seen)", STACK),  # of all
+    ],
+)
+def test_slices_of_stacks_are_all_that_is_moved(read, nbytes):
+    """A loop over layers reads one of them in each turn, whatever layout the compiler sees it in, and writes one."""
+    found = cost.analyze(SLICED.replace("READ", read), CHIPS["v6e"])
+    index = 4
+    assert found.nbytes == nbytes + LAYER + index
+
+
 def test_what_is_said_is_kept_on_disk(empty_cache, monkeypatch):
     program = plan(unrolled(1), "v6e-1")
     said = examine(program)

@@ -19,6 +19,8 @@ FREE = names(
 )
 """Opcodes that move nothing themselves."""
 _SLICING = ("dynamic-slice", "slice", "gather")
+_PASSING = ("bitcast", "copy", "convert", "transpose", "reshape")
+"""The same elements in another layout, order or dtype."""
 _UPDATING = ("dynamic-update-slice", "scatter")
 _TRANSCENDENTAL = names(
     "exponential exponential-minus-one log log-plus-one tanh logistic rsqrt sqrt cbrt power sine cosine tan atan2 erf "
@@ -182,25 +184,39 @@ def _called_bytes(module: Module, name: str) -> float:
 
 def _read(module: Module, computation: Computation, value: Instruction) -> float:
     """Bytes that a fused computation reads of one of its parameters."""
-    whole = sum(shape.hbm_bytes for shape in value.shapes)
-    if not whole or value is computation.root:  # what is returned is read by whoever called this
-        return whole
+    return sum(shape.hbm_bytes for shape in value.shapes) * _share(module, computation, value)
+
+
+def _share(module: Module, computation: Computation, value: Instruction) -> float:
+    """The share of a value that a fused computation reads: elements that no slice takes are not computed."""
+    if value is computation.root:  # what is returned is read by whoever called this
+        return 1.0
     total = 0.0
     for user in computation.users.get(value.name, ()):
         if user.opcode in _SLICING and user.operands[0] == value.name:
-            total += sum(shape.nbytes for shape in user.shapes)
+            total += sum(shape.nbytes for shape in user.shapes) / max(1, sum(shape.nbytes for shape in value.shapes))
         elif user.opcode in _UPDATING and user.operands[0] == value.name:
             continue  # in place
-        elif user.opcode == "bitcast":
-            total += _read(module, computation, user)
+        elif user.opcode in _PASSING:
+            total += _share(module, computation, user)
         elif user.opcode == "fusion":
             inner = module.computations[user.called[0]]
-            for place, operand in enumerate(user.operands):
-                if operand == value.name:
-                    total += _read(module, inner, inner.parameters[place])
+            if _passes(inner):
+                total += _share(module, computation, user)
+            else:
+                places = [place for place, operand in enumerate(user.operands) if operand == value.name]
+                total += sum(_share(module, inner, inner.parameters[place]) for place in places)
         else:
-            return whole
-    return min(total, whole)
+            return 1.0
+    return min(total, 1.0)
+
+
+def _passes(computation: Computation) -> bool:
+    """Whether a fused computation gives its only parameter in another layout or dtype, and nothing else."""
+    root = computation.root
+    while root.opcode in _PASSING:
+        root = computation.by_name[root.operands[0]]
+    return root.opcode == "parameter" and len(computation.parameters) == 1
 
 
 def _written(module: Module, computation: Computation, root: Instruction) -> float:
@@ -212,9 +228,12 @@ def _written(module: Module, computation: Computation, root: Instruction) -> flo
     if root.opcode in _UPDATING:
         update = computation.by_name[root.operands[1 if root.opcode == "dynamic-update-slice" else -1]]
         return sum(shape.nbytes for shape in update.shapes)
-    if root.opcode == "bitcast":
-        return _written(module, computation, computation.by_name[root.operands[0]])
+    origin = root
+    while origin.opcode in _PASSING or (origin.opcode == "fusion" and _passes(module.computations[origin.called[0]])):
+        origin = computation.by_name[origin.operands[0]]
+    if origin.opcode in _UPDATING:
+        return _written(module, computation, origin)
     if root.opcode == "fusion":
         inner = module.computations[root.called[0]]
-        return _written(module, inner, inner.root)
+        return sum(shape.hbm_bytes for shape in root.shapes) if _passes(inner) else _written(module, inner, inner.root)
     return sum(shape.hbm_bytes for shape in root.shapes)
