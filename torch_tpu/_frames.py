@@ -39,10 +39,16 @@ def caller() -> str:
     return "a thread without Python code of the user, such as autograd's"
 
 
+def users_frame(trace: str) -> tuple[str, int, str] | None:
+    """File, line and function of the user's innermost frame in the text of a traceback."""
+    found = [(file, int(line), function) for file, line, function in _FRAME.findall(trace) if is_users(file)]
+    return found[-1] if found else None
+
+
 def innermost(trace: str) -> str:
     """The user's innermost line in the text of a traceback; nothing if there is none."""
-    found = [f"{file}:{line} in {function}" for file, line, function in _FRAME.findall(trace) if is_users(file)]
-    return found[-1] if found else ""
+    found = users_frame(trace)
+    return "" if found is None else f"{found[0]}:{found[1]} in {found[2]}"
 
 
 def raised_at(error: BaseException) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from torch_tpu import _plug, aot, settings
-from torch_tpu._frames import is_users
+from torch_tpu._frames import is_users, users_frame
 from torch_tpu.aot.capture import UNLIMITED, stand_in
 from torch_tpu.aot.hlo_text import Spot
 from torch_tpu.eager import fallback
@@ -36,7 +35,6 @@ from torch_tpu.stats import counters
 
 MOST_READS = 16
 """After a line has read so many values, it is taken to wait for one that never comes, and the function is stopped."""
-_FRAME = re.compile(r'File "(.*)", line (\d+)')
 
 
 @dataclass
@@ -215,8 +213,8 @@ def _forward_frame() -> Spot | None:
 
 def _last_frame(trace: str) -> Spot | None:
     """The innermost frame of the user's in the text of a traceback."""
-    found = [Spot(file, int(line), 0) for file, line in _FRAME.findall(trace) if is_users(file)]
-    return found[-1] if found else None
+    found = users_frame(trace)
+    return None if found is None else Spot(found[0], found[1], 0)
 
 
 def _described(value: Any) -> tuple[Any, ...]:
