@@ -157,15 +157,17 @@ def from_config(path: str, dtype: torch.dtype) -> Any:
         raise ValueError(f"{path} has the model_type {kind!r}, which Transformers {transformers.__version__} has not")
     name = str((content.get("architectures") or [""])[0])
     named: Any = getattr(transformers, name, None) if name.endswith("ForCausalLM") else None
+    made = named or transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(transformers.CONFIG_MAPPING[kind], None)
+    if made is None:
+        raise ValueError(
+            f"{path} is of {kind}, no causal language model; plan it as a function, such as my_module:model"
+        )
     try:
         config = transformers.CONFIG_MAPPING[kind].from_dict(content)
-        made = named or transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-        if made is None:
-            raise ValueError(f"{kind} is no causal language model; plan it as a function, such as my_module:model")
         attention = {"attn_implementation": "sdpa"} if made._supports_sdpa else {}
         with torch.device("meta"):
             return made._from_config(config, dtype=dtype, **attention)
-    except Exception as error:  # whatever Transformers raises is about what is in the file
+    except Exception as error:  # raised again: whatever Transformers raises is about what is in the file
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"{path} describes no model that Transformers can build: {reason}") from error
 
