@@ -187,6 +187,7 @@ def main():
     torch.set_num_threads(1)
     ops.load()
     check = Check(cpu_client(), set(filter(None, args.aten.split(","))))
+    refused: list[str] = []
     for info in op_db:
         if not any(re.search(o[3:], info.full_name) if o.startswith("re:") else o == info.full_name for o in args.ops):
             continue
@@ -197,7 +198,8 @@ def main():
             grad = not args.no_backward and info.supports_autograd and dtype in info.supported_backward_dtypes("cpu")
             try:
                 samples = list(info.sample_inputs("cpu", dtype, requires_grad=grad))
-            except Exception:
+            except Exception as error:
+                refused.append(f"samples of {info.full_name} {dtype}: {type(error).__name__}")
                 continue
             step = max(1, len(samples) // args.limit)
             for sample in samples[::step][: args.limit]:
@@ -209,8 +211,10 @@ def main():
                         ]
                         if grad and leaves:
                             torch.autograd.backward(leaves, [torch.randn_like(t) for t in leaves])
-                except Exception:
-                    continue
+                except Exception as error:
+                    refused.append(f"{info.full_name} {dtype} on the CPU: {type(error).__name__}")
+    if refused:
+        print(f"not compared, since PyTorch's CPU refuses them: {len(refused)}, such as {'; '.join(refused[:3])}")
     failed = 0
     for name, counts in sorted(check.counts.items()):
         if counts["FAIL"] or counts["ok"]:

@@ -50,8 +50,11 @@ def test_complex_products_are_three_real_ones():
 def test_depthwise_kernels_are_rounded_like_others():
     x = torch.empty(8, 64, 32, 32, device="meta")
     weight = torch.empty(64, 1, 3, 3, device="meta")
+
+    def convolve(x, w):
+        return torch.nn.functional.conv2d(x, w, groups=64)
+
     for precision, narrow in (("medium", True), ("highest", False)):
         with settings.override(matmul_precision=precision):
-            convolve = lambda x, w: torch.nn.functional.conv2d(x, w, groups=64)  # noqa: E731
             text = aot.compile(convolve, (x, weight)).optimized_hlo
         assert text is not None and ("bf16[" in text) is narrow, precision

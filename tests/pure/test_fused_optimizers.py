@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from torch_tpu import hlo
-from torch_tpu.ops import optimizer, registry  # noqa: F401
+from torch_tpu.ops import optimizer, registry  # noqa: F401 - registers their lowerings
 from torch_tpu.runtime.client import cpu_client
 
 STEPS = 5

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from torch_tpu import hlo
-from torch_tpu.ops import decompositions, registry, solve  # noqa: F401
+from torch_tpu.ops import decompositions, registry, solve  # noqa: F401 - registers their lowerings
 from torch_tpu.runtime.client import cpu_client
 
 PLATFORMS = ("cpu", "cuda")
