@@ -5,6 +5,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/ops/as_strided_native.h>
 
 #include <deque>
 #include <memory>
@@ -42,10 +43,12 @@ struct Op {
 };
 
 struct Result {
-  enum { kNew, kArgument, kNone, kConstant } kind = kNew;
+  enum { kNew, kArgument, kNone, kConstant, kViewOfArgument, kViewOfResult } kind = kNew;
   std::vector<int64_t> size, stride;
   at::ScalarType dtype = at::kFloat;
-  int64_t aval = 0, argument = 0;
+  int64_t aval = 0;
+  int64_t place = 0;   // of the argument, or of the result that a view is of
+  int64_t offset = 0;  // of a view, behind that of what it is a view of
   size_t bytes = 0;
   c10::IValue constant;
 };
@@ -112,14 +115,21 @@ extern size_t donation_threshold;  // bytes: smaller arrays are not given away
 std::vector<c10::IValue> record(const std::shared_ptr<Entry>& entry, const Packed& packed, at::ArrayRef<c10::IValue> args,
                                 Part part);
 
+// A change of the base counts for the view, as it does for views that autograd makes.
+inline at::Tensor view_of(const at::Tensor& base, const Result& view) {
+  auto made = at::native::as_strided_tensorimpl(base, view.size, view.stride, base.storage_offset() + view.offset);
+  if (!made.is_inference()) made.unsafeGetTensorImpl()->set_version_counter(base.unsafeGetTensorImpl()->version_counter());
+  return made;
+}
+
 // The returns of an entry; `fill` gives the slot of a new tensor, or of a written argument, its value.
 template <typename Fill>
 std::vector<c10::IValue> results_of(const Entry& entry, const Packed& packed, at::ArrayRef<c10::IValue> args,
                                     Fill fill) {
   int64_t next = 0;
   auto make = [&](const Result& result) -> at::Tensor {
-    if (result.kind == Result::kArgument) return args[result.argument].toTensor();
-    if (result.kind == Result::kNone) return at::Tensor();
+    if (result.kind == Result::kArgument) return args[result.place].toTensor();
+    if (result.kind != Result::kNew) return at::Tensor();
     auto tensor = new_tensor(result.size, result.stride, result.dtype);
     fill(slot_of(tensor.storage()), next++, result.aval, result.bytes);
     return tensor;
@@ -137,6 +147,12 @@ std::vector<c10::IValue> results_of(const Entry& entry, const Packed& packed, at
     } else {
       outputs.emplace_back(make(spec.results[0]));
     }
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (entry.returns[i].is_list) continue;
+    const auto& view = entry.returns[i].results[0];
+    if (view.kind == Result::kViewOfArgument) outputs[i] = view_of(args[view.place].toTensor(), view);
+    if (view.kind == Result::kViewOfResult) outputs[i] = view_of(outputs[view.place].toTensor(), view);
   }
   for (const auto& write : entry.writes) fill(packed.operands[write.operand].slot, next++, write.aval, write.bytes);
   return outputs;

@@ -317,13 +317,21 @@ Result parse_result(const py::handle& item) {
     result.kind = Result::kNone;
   } else if (py::isinstance<py::int_>(item)) {
     result.kind = Result::kArgument;
-    result.argument = item.cast<int64_t>();
+    result.place = item.cast<int64_t>();
   } else {
     auto fields = item.cast<py::tuple>();
     if (fields.size() == 2) {  // ("constant", number)
       result.kind = Result::kConstant;
       result.constant = py::isinstance<py::bool_>(fields[1]) ? c10::IValue(fields[1].cast<bool>())
                                                              : c10::IValue(fields[1].cast<int64_t>());
+      return result;
+    }
+    if (py::isinstance<py::str>(fields[0])) {  // ("argument" or "result", place, size, stride, offset)
+      result.kind = fields[0].cast<std::string>() == "argument" ? Result::kViewOfArgument : Result::kViewOfResult;
+      result.place = fields[1].cast<int64_t>();
+      result.size = fields[2].cast<std::vector<int64_t>>();
+      result.stride = fields[3].cast<std::vector<int64_t>>();
+      result.offset = fields[4].cast<int64_t>();
       return result;
     }
     result.size = fields[0].cast<std::vector<int64_t>>();

@@ -162,6 +162,27 @@ def test_rows_share_a_program(counters):
     assert counters.compiles + counters.disk_hits + counters.memory_hits == 1
 
 
+def test_views_among_results_share_memory(counters):
+    """Views of inputs and of results are views, not copies; a change of what backward needs is noticed through them."""
+    weight = torch.randn(4, 4, device="tpu", requires_grad=True)
+
+    def function(x):
+        doubled = x * 2
+        return doubled, doubled.t(), doubled[1:], x.view(-1)[3:]
+
+    x = torch.arange(16.0, device="tpu").view(4, 4)
+    doubled, turned, rest, flat = torch.compile(function, backend="tpu")(x)
+    for view, base in ((turned, doubled), (rest, doubled), (flat, x)):
+        assert view.untyped_storage().data_ptr() == base.untyped_storage().data_ptr()
+    assert torch.equal(rest.cpu(), doubled.cpu()[1:]) and torch.equal(flat.cpu(), x.cpu().view(-1)[3:])
+
+    loss = torch.compile(lambda x: (x @ weight.t()).sin().sum(), backend="tpu")(x.requires_grad_())
+    with torch.no_grad():
+        weight.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
 def test_aliased_inputs(x):
     def function(a, b):
         a.add_(1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -370,3 +372,19 @@ def test_the_variables_that_choose_the_mode(tmp_path):
         )
         assert answer.stdout.split("\n")[:2] == ["EagerMode.DEFER_AND_FUSE", "[2.0, 2.0]"]
     assert torch_tpu.settings.eager_mode == "strict"
+
+
+MANY_NUMBERS = """
+import resource, torch
+resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
+torch.tpu.eager_mode = torch.tpu.EagerMode.DEFER_AND_FUSE
+x = torch.zeros(8, device="tpu")
+x.cpu()
+for i in range(700):
+    x.add_(0.5)
+assert x.tolist() == [350.0] * 8
+"""
+
+
+def test_many_numbers_do_not_take_all_memory():
+    subprocess.run([sys.executable, "-c", MANY_NUMBERS], check=True)

@@ -235,6 +235,33 @@ def test_what_needs_the_sizes_is_compiled_for_each():
     check_sizes(lambda x: torch.fft.fft(x, dim=1).abs(), SIZES[:2], programs=2, specialized=1)
 
 
+VIEWS = {
+    "parts of an input": lambda x: (*x.chunk(2, 1), *x.tensor_split(3, 1), x[x.shape[0] // 2]),
+    "parts of a result": lambda x: (*(x * 2).chunk(2, 1), x.sin()[:, x.shape[1] // 2]),
+    "one part only": lambda x: x.narrow(1, x.shape[1] // 2, 1),
+    "transposed": lambda x: (x.mT.chunk(2, 2), (x.exp().mT.chunk(2, 2))),
+    "between programs": lambda x: parts_between(x),
+}
+
+
+def parts_between(x):
+    first, second = (x * 2).chunk(2, -1)
+    many = int((x > 0).sum())  # the parts are results of one program and arguments of another
+    return torch.cat([-second, first], -1) * many, first.unsqueeze(0), second.mT
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_whose_place_depends_on_the_sizes(name):
+    compiled = torch.compile(VIEWS[name], backend="tpu", dynamic=True)
+    for n, m in SIZES:
+        x = torch.randn(n, m, 4)
+        wanted, found = tree_leaves(VIEWS[name](x)), tree_leaves(compiled(x.to("tpu")))
+        for one, other in zip(wanted, found, strict=True):
+            torch.testing.assert_close(other.cpu(), one)
+            if name == "parts of an input":
+                assert other.storage_offset() == one.storage_offset()
+
+
 def test_random_numbers_do_not_depend_on_the_bound():
     compiled = torch.compile(lambda x: F.dropout(x, 0.5), backend="tpu", dynamic=True)
     for n in (3, 5, 9, 4):

@@ -12,7 +12,7 @@ see `eager/padded.py`), and results belong to tensors of the real sizes.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -100,8 +100,13 @@ class Plan:
         return [place.value(args) for place in self.places]
 
 
-def plan(module: fx.GraphModule, same: Same) -> Plan | None:
-    """The plan of a graph, or None where no size varies."""
+def plan(module: fx.GraphModule, same: Same, between: Collection[int] = ()) -> Plan | None:
+    """The plan of a graph, or None where no size varies.
+
+    Args:
+        same: variables that are equal.
+        between: the inputs that another part of a split graph makes: dense, whatever PyTorch knows of their strides.
+    """
     made = Plan(same=dict(same))
     known: dict[Any, Place] = {}
     for place, node in enumerate(module.graph.find_nodes(op="placeholder")):
@@ -137,8 +142,12 @@ def plan(module: fx.GraphModule, same: Same) -> Plan | None:
         return None
     for node in module.graph.nodes:
         for value in tree_leaves(node.meta.get("val")):
-            made.sizes |= set(sizes_of(value, same)) if isinstance(value, torch.Tensor) else set()
-    _plan_outputs(module, made)
+            if not isinstance(value, torch.Tensor):
+                continue
+            if value.dtype is torch.complex32:
+                raise BoundedError("complex32 is held as pairs of float16, which sizes that vary do not describe")
+            made.sizes |= set(sizes_of(value, same))
+    _plan_outputs(module, made, between)
     return made
 
 
@@ -172,7 +181,7 @@ def _used(module: fx.GraphModule) -> set[Any]:
     return found
 
 
-def _plan_outputs(module: fx.GraphModule, made: Plan) -> None:
+def _plan_outputs(module: fx.GraphModule, made: Plan, between: Collection[int]) -> None:
     (output,) = module.graph.find_nodes(op="output")
     items = output.args[0] if isinstance(output.args[0], (tuple, list)) else [output.args[0]]
     values = [item.meta.get("val") if isinstance(item, fx.Node) else item for item in items]
@@ -188,7 +197,7 @@ def _plan_outputs(module: fx.GraphModule, made: Plan) -> None:
                     if more.is_Integer and more > 0:
                         made.margins[symbol] = max(int(more), made.margins.get(symbol, 0))
         made.outputs.append(found)
-    _find_views(module, made, items, values)
+    _find_views(module, made, items, values, between)
     wanted = [
         _layout(items[place].meta["val"], made.same) if place in made.aliases else 0 if item is None else item
         for place, item in enumerate(made.outputs)
@@ -200,18 +209,31 @@ def _plan_outputs(module: fx.GraphModule, made: Plan) -> None:
         made.evaluate = sympy.lambdify(made.symbols, wanted, modules=[_FUNCTIONS, "math"])
 
 
-def _find_views(module: fx.GraphModule, made: Plan, items: Sequence[Any], values: Sequence[Any]) -> None:
-    """AOTAutograd makes a view anew from what it is a view of, by the strides and the offset of what the graph returns."""
+def _find_views(
+    module: fx.GraphModule, made: Plan, items: Sequence[Any], values: Sequence[Any], between: Collection[int]
+) -> None:
+    """AOTAutograd makes a view anew from what it is a view of, by the strides and the offset of what the graph returns.
+
+    What is only a part of its storage is made as a tensor of its own, so that nothing else can be a view of it.
+    """
     owners: dict[int, tuple[str, int]] = {}
     inputs = module.graph.find_nodes(op="placeholder")
     for place, node in enumerate(inputs):
-        if isinstance(node.meta.get("val"), torch.Tensor):
-            owners.setdefault(_storage(node.meta["val"]), ("input", place))
+        fake = node.meta.get("val")
+        if isinstance(fake, torch.Tensor) and (place not in between or _is_whole(fake)):
+            owners.setdefault(_storage(fake), ("input", place))
     tensors = [place for place, value in enumerate(values) if isinstance(value, torch.Tensor)]
     for place in sorted(tensors, key=lambda place: -_elements(values[place])):
-        owner = owners.setdefault(_storage(values[place]), ("output", place))
-        if owner != ("output", place) and items[place] not in inputs:
+        if _is_whole(values[place]):
+            owners.setdefault(_storage(values[place]), ("output", place))
+        owner = owners.get(_storage(values[place]))
+        if owner not in (None, ("output", place)) and items[place] not in inputs:
             made.aliases[place] = owner
+
+
+def _is_whole(fake: torch.Tensor) -> bool:
+    """Whether a tensor has all of its storage, as far as is known from the sizes that the graph was made with."""
+    return hint(fake.untyped_storage().nbytes()) == _elements(fake) * fake.dtype.itemsize
 
 
 def _storage(fake: torch.Tensor) -> int:

@@ -22,7 +22,7 @@ from torch_tpu.compile.bounds import Bounds
 from torch_tpu.compile.interpreter import CannotLower, Interpreter
 from torch_tpu.compile.options import CompiledProgram, Options
 from torch_tpu.eager import configure, signature
-from torch_tpu.eager.call import Call, Codes
+from torch_tpu.eager.call import Call, Codes, is_whole
 from torch_tpu.eager.observe import observers
 from torch_tpu.eager.program import Program
 from torch_tpu.errors import BoundedError
@@ -50,7 +50,19 @@ class Graph:
     between.
     """
 
-    def __init__(self, module: fx.GraphModule, kind: str, name: str, options: Options, bounds: Bounds):
+    def __init__(
+        self,
+        module: fx.GraphModule,
+        kind: str,
+        name: str,
+        options: Options,
+        bounds: Bounds,
+        between: Collection[int] = (),
+    ):
+        """
+        Args:
+            between: the inputs that other parts of a split graph make.
+        """
         ops.load()
         configure.configure()
         self._boxed_call = True  # in the instance, because wrappers copy what is there
@@ -60,6 +72,7 @@ class Graph:
         self.name = name
         self.options = options
         self.bounds = bounds
+        self.between = between
         self.bounded: bounded.BoundedRun | None = None
         """How it runs with sizes that vary, if it can."""
         self._first_sizes: tuple[int, ...] | None = None
@@ -79,7 +92,7 @@ class Graph:
     def _plan(self, written: set[int], same: bounded.Same) -> None:
         """Prepares for sizes that vary."""
         try:
-            plan = bounded.plan(self.module, same)
+            plan = bounded.plan(self.module, same, self.between)
         except BoundedError as error:
             self.specialize(str(error))
             return
@@ -150,10 +163,16 @@ class Graph:
     def _split(self, apart: Collection[fx.Node]) -> None:
         """From now on runs programs for the parts that can be lowered, and the nodes `apart` in between."""
         whole, programs = splitting.split(self.module, apart)
-        for name, part in list(whole.named_children()):
+        inputs = whole.graph.find_nodes(op="placeholder")
+        given = set(inputs) - {inputs[place] for place in self.between}
+        for call in whole.graph.find_nodes(op="call_module"):
+            name = str(call.target)
+            part = getattr(whole, name)
             if name in programs:
                 assert isinstance(part, fx.GraphModule)
-                graph = Graph(part, self.kind, f"{self.name}_{name.rpartition('_')[2]}", self.options, self.bounds)
+                between = {place for place, source in enumerate(call.args) if source not in given}
+                part_name = f"{self.name}_{name.rpartition('_')[2]}"
+                graph = Graph(part, self.kind, part_name, self.options, self.bounds, between)
                 delattr(whole, name)
                 setattr(whole, name, _Unboxed(graph))
         count = len(apart)
@@ -231,11 +250,22 @@ def miss_graph(
 
 
 def _describe(call: Call, args: Sequence[Any], outputs: Sequence[Any]) -> tuple[list[Any], list[Value]]:
-    """The entry's returns, and the values of the new tensors in order."""
+    """The entry's returns, and the values of the new tensors in order.
+
+    What shares the storage of an argument, or of a result that is all of its storage, is returned as a view of that: it
+    costs nothing, and AOTAutograd makes views of inputs anew from the strides and the offset that it finds.
+    """
     places = {id(arg): place for place, arg in enumerate(args) if isinstance(arg, torch.Tensor)}
+    owners: dict[int, tuple[str, int, torch.Tensor]] = {}
+    for place, (arg, given) in enumerate(zip(args, call.meta_args, strict=True)):
+        if isinstance(arg, torch.Tensor) and arg.stride() == given.stride():
+            owners.setdefault(_storage(arg), ("argument", place, arg))
+    for place, item in enumerate(outputs):
+        if isinstance(item, torch.Tensor) and id(item) not in places and is_whole(item):
+            owners.setdefault(_storage(item), ("result", place, item))
     returns: list[Any] = []
     results: list[Value] = []
-    for item in outputs:
+    for place, item in enumerate(outputs):
         if item is None:
             returns.append(None)
         elif not isinstance(item, torch.Tensor):
@@ -243,10 +273,24 @@ def _describe(call: Call, args: Sequence[Any], outputs: Sequence[Any]) -> tuple[
         elif id(item) in places:
             returns.append(places[id(item)])
         else:
+            kind, source, base = owners.get(_storage(item), ("result", place, item))
+            if (kind, source) != ("result", place) and _is_same_kind(item, base):
+                offset = item.storage_offset() - base.storage_offset()
+                returns.append((kind, source, list(item.shape), list(item.stride()), offset))
+                continue
             made, value = call.new_tensor(item)
             returns.append(made)
             results.append(value)
     return returns, results
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _is_same_kind(view: torch.Tensor, base: torch.Tensor) -> bool:
+    """Whether sizes, strides and an offset make the view from its base."""
+    return view.dtype == base.dtype and view.is_conj() == base.is_conj() and view.is_neg() == base.is_neg()
 
 
 def _report(graph: Graph, program: Program) -> None:

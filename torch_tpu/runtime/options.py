@@ -16,6 +16,7 @@ sets its threads to flush denormals to zero, as TPUs do, and has no option for i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -43,6 +44,11 @@ _SLOW_UNOPTIMIZED = (
 )
 
 
+MANY_NUMBERS = 400
+"""In a fusion of more than 512 numbers that are known only at run time, the newer emitter of CPU code (jaxlib 0.10.2)
+takes memory without bounds. With more arguments than this that are numbers the older one is taken."""
+
+
 def choose(asked: Effort, num_elements: int, text: str) -> Effort:
     """The effort for a program, after `settings.xla_effort` and its size.
 
@@ -51,7 +57,11 @@ def choose(asked: Effort, num_elements: int, text: str) -> Effort:
         num_elements: in all results together.
     """
     if settings.xla_effort != "auto":
-        return settings.xla_effort
+        asked = settings.xla_effort
+    if asked == "normal" and len(re.findall(r"tensor<\w+>", text.partition(" -> ")[0])) > MANY_NUMBERS:
+        asked = "low"
+    if settings.xla_effort != "auto":
+        return asked
     if asked == "low" and num_elements <= SMALL and not any(f"stablehlo.{op}" in text for op in _SLOW_UNOPTIMIZED):
         return "least"
     return asked
