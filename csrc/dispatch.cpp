@@ -322,8 +322,13 @@ Result parse_result(const py::handle& item) {
     auto fields = item.cast<py::tuple>();
     if (fields.size() == 2) {  // ("constant", number)
       result.kind = Result::kConstant;
-      result.constant = py::isinstance<py::bool_>(fields[1]) ? c10::IValue(fields[1].cast<bool>())
-                                                             : c10::IValue(fields[1].cast<int64_t>());
+      if (py::isinstance<py::bool_>(fields[1])) {
+        result.constant = fields[1].cast<bool>();
+      } else if (py::isinstance<py::float_>(fields[1])) {
+        result.constant = fields[1].cast<double>();
+      } else {
+        result.constant = fields[1].cast<int64_t>();
+      }
       return result;
     }
     if (py::isinstance<py::str>(fields[0])) {  // ("argument" or "result", place, size, stride, offset)

@@ -235,6 +235,29 @@ def test_what_needs_the_sizes_is_compiled_for_each():
     check_sizes(lambda x: torch.fft.fft(x, dim=1).abs(), SIZES[:2], programs=2, specialized=1)
 
 
+@pytest.mark.parametrize("dynamic", [True, None, False])
+@pytest.mark.parametrize("grad", [False, True])
+def test_numbers_computed_from_sizes(dynamic, grad):
+    """Floats and bools among the results, with results that are bounded and with ones that are not."""
+
+    def bounded(x):
+        return x + 1, 1 / x.size(0), x.size(0) > 5, x.size(0) ** 0.5 * 2.5, x.size(0) // 2
+
+    def for_each_size(x):
+        return torch.fft.fft(x, dim=0).real, x.size(0) / 2, x.size(0) > 5
+
+    for function in (bounded, for_each_size, lambda x: x.size(0) / 2):
+        compiled = torch.compile(function, backend="tpu", dynamic=dynamic)
+        for n in (4, 7, 9, 5):
+            wanted = tree_leaves(function(torch.ones(n, 3)))
+            found = tree_leaves(compiled(torch.ones(n, 3, device="tpu", requires_grad=grad)))
+            for one, other in zip(wanted, found, strict=True):
+                if isinstance(one, torch.Tensor):
+                    torch.testing.assert_close(other.detach().cpu(), one)
+                else:
+                    assert type(other) is type(one) and other == one
+
+
 VIEWS = {
     "parts of an input": lambda x: (*x.chunk(2, 1), *x.tensor_split(3, 1), x[x.shape[0] // 2]),
     "parts of a result": lambda x: (*(x * 2).chunk(2, 1), x.sin()[:, x.shape[1] // 2]),

@@ -22,6 +22,8 @@ from torch import fx
 from torch._guards import detect_fake_mode
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
+from torch.utils._sympy.interp import sympy_interp
+from torch.utils._sympy.reference import PythonReferenceAnalysis
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from torch_tpu import _plug
@@ -33,6 +35,8 @@ from torch_tpu.hlo import dims
 Size = Any
 """An int, or an expression where it varies."""
 
+
+COMPUTED = (torch.SymFloat, torch.SymBool)
 
 Same = Mapping[Any, Any]
 """Variables in whose place others stand, since an operator needs them to be equal."""
@@ -76,6 +80,8 @@ class Plan:
     """Inputs that are numbers and vary."""
     outputs: list[tuple[Size, ...] | Size | None] = field(default_factory=list)
     """The sizes of outputs that have bounded dimensions, and outputs that are sizes."""
+    computed: dict[int, tuple[type, Any]] = field(default_factory=dict)
+    """Outputs that are floats or bools computed from sizes: what they are, and the expression."""
     aliases: dict[int, tuple[str, int]] = field(default_factory=dict)
     """Outputs that are views: of which input ("input", place) or other output ("output", place)."""
     same: dict[Any, Any] = field(default_factory=dict)
@@ -171,6 +177,9 @@ def _used(module: fx.GraphModule) -> set[Any]:
         values = tree_leaves(node.meta.get("val"))
         if node.op == "call_function" and isinstance(node.target, OpOverload):
             values += [source.meta.get("val") for source in node.all_input_nodes]
+        if node.op == "output":
+            results = [source.meta.get("val") for source in node.all_input_nodes]
+            found |= set().union(*(value.node.expr.free_symbols for value in results if isinstance(value, COMPUTED)))
         for value in values:
             sizes = value.shape if isinstance(value, torch.Tensor) else [value]
             if isinstance(value, torch.SymInt) and node.op != "call_function":
@@ -189,6 +198,9 @@ def _plan_outputs(module: fx.GraphModule, made: Plan, between: Collection[int]) 
         found: tuple[Size, ...] | Size | None = None
         if isinstance(value, torch.SymInt) and not isinstance(_size(value, made.same), int):
             found = _size(value, made.same)
+        elif isinstance(value, COMPUTED):
+            kind = float if isinstance(value, torch.SymFloat) else bool
+            made.computed[len(made.outputs)] = kind, value.node.expr.xreplace(made.same)
         elif isinstance(value, torch.Tensor) and any(not isinstance(s, int) for s in sizes_of(value, made.same)):
             found = sizes_of(value, made.same)
             for size in found:
@@ -202,9 +214,10 @@ def _plan_outputs(module: fx.GraphModule, made: Plan, between: Collection[int]) 
         _layout(items[place].meta["val"], made.same) if place in made.aliases else 0 if item is None else item
         for place, item in enumerate(made.outputs)
     ]
-    unknown = set().union(*(getattr(leaf, "free_symbols", set()) for leaf in tree_leaves(wanted))) - {*made.symbols}
+    leaves = [*tree_leaves(wanted), *(expr for _, expr in made.computed.values())]
+    unknown = set().union(*(getattr(leaf, "free_symbols", set()) for leaf in leaves)) - {*made.symbols}
     if unknown:
-        raise BoundedError(f"the layout of a result depends on {', '.join(map(str, unknown))}")
+        raise BoundedError(f"a result, or its layout, depends on {', '.join(map(str, unknown))}")
     if made.aliases or any(item is not None for item in made.outputs):
         made.evaluate = sympy.lambdify(made.symbols, wanted, modules=[_FUNCTIONS, "math"])
 
@@ -303,6 +316,9 @@ class BoundedRun:
         answer: list[Any] = _plug.call_graph(self.number, [*given, *extra, *bounds])
         for place, array in before.items():
             self._write_back(args[place], given[place], array)
+        for place, (made_as, expr) in made.computed.items():
+            known = dict(zip(made.symbols, values, strict=True))
+            answer[place] = made_as(sympy_interp(PythonReferenceAnalysis, known, expr))
         if made.evaluate is not None:
             given_at = {id(item): place for place, item in enumerate(given) if place in made.inputs}
             evaluated = made.evaluate(*values)

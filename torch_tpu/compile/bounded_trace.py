@@ -236,7 +236,7 @@ def describe(call: Call, interpreter: BoundedInterpreter, answers: Sequence[Any]
     returns: list[Any] = []
     results: list[Value] = []
     for place, (item, sizes) in enumerate(zip(answers, made.outputs, strict=True)):
-        if place in made.aliases:
+        if place in made.aliases or place in made.computed:
             returns.append(None)
             continue
         if not isinstance(item, torch.Tensor):
