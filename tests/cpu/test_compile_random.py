@@ -105,3 +105,27 @@ def test_random_numbers_in_a_loop_without_a_known_end_run_in_between(counters):
         found = torch.compile(noisy, dynamic=False)(torch.zeros(1000, device="tpu"))[1].cpu()
     assert 1.4 < found.mean() < 1.6 and found.var() < 3 / 12 * 1.3, "a sum of three independent ones"
     assert counters.calls_in_between == 1
+
+
+SAMPLERS = {
+    "poisson": lambda p: (torch.rand_like(p), torch.poisson(p), torch.rand_like(p)),
+    "gamma": lambda p: (torch._standard_gamma(p), torch._standard_gamma(p + 1)),
+    "binomial": lambda p: (torch.binomial(p * 5, p * 0.3), torch.binomial(p * 5, p * 0.3), F.dropout(p)),
+    "dirichlet": lambda p: (torch._sample_dirichlet(p), torch._sample_dirichlet(p)),
+    "in a branch": lambda p: (
+        torch.poisson(p),
+        torch.cond(p.sum() > 0, lambda p: torch.rand_like(p) + torch.poisson(p), lambda p: p * 2, (p,)),
+        torch.rand_like(p),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_samplers_with_loops_among_others(name):
+    """They take their numbers inside of a loop; what comes before and after must not be theirs."""
+    p = torch.ones(5, device="tpu")
+    torch.manual_seed(3)
+    found = torch.compile(SAMPLERS[name], backend="tpu", fullgraph=True)(p)
+    torch.manual_seed(3)
+    for one, other in zip(SAMPLERS[name](p), found, strict=True):
+        assert torch.equal(one, other)

@@ -63,6 +63,16 @@ class Trace:
             state = state + hlo.literal([0, self.random_taken], state.dtype)
         return state
 
+    def _random_source(self) -> Callable[[], Value]:
+        """For a lowering that may ask first inside a loop: what it then gets is known outside of the loop as well."""
+        depth = hlo.depth()
+
+        def source() -> Value:
+            with hlo.outer_block(depth):
+                return self.random_state()
+
+        return source
+
     @contextlib.contextmanager
     def random_from(self, state: Value) -> Iterator[None]:
         """Meanwhile random operators take their numbers from a state that `random_state` returned earlier."""
@@ -179,7 +189,7 @@ class Trace:
         assert functional is not None
         outs, meta = ((), None) if rule.inferred else self._metadata(op, form, functional, bound)
         first = next((t for t in _tensors_of(bound.values()) if t is not None), None)
-        ctx = Context(rule.op, outs, self.platform, self.random_state if rule.random else None)
+        ctx = Context(rule.op, outs, self.platform, self._random_source() if rule.random else None)
         ctx.contiguous = first is None or first.is_contiguous()
         positional, named = self._values(op, functional, rule, bound, data)
         if self.platform == "cpu" and bounds.has_indices(functional._schema.name):

@@ -16,7 +16,17 @@ from torch_tpu.hlo.contraction import dot_general as dot_general
 from torch_tpu.hlo.contraction import imitating as imitating
 from torch_tpu.hlo.contraction import in_passes as in_passes
 from torch_tpu.hlo.contraction import use_precision as use_precision
-from torch_tpu.hlo.core import Function, Number, Value, current, emit, emit_many, region  # noqa: F401
+from torch_tpu.hlo.core import (  # noqa: F401
+    Function,
+    Number,
+    Value,
+    current,
+    depth,
+    emit,
+    emit_many,
+    outer_block,
+    region,
+)
 from torch_tpu.hlo.dims import Dim as Dim
 from torch_tpu.hlo.dims import bound as bound
 from torch_tpu.hlo.layout import linear_index as linear_index

@@ -229,6 +229,23 @@ def open_block() -> Iterator[Block]:
         function.blocks.pop()
 
 
+def depth() -> int:
+    """How many blocks are open, one in the other."""
+    return len(current().blocks)
+
+
+@contextmanager
+def outer_block(depth: int) -> Iterator[None]:
+    """Emits into the innermost of the blocks that were open at an earlier `depth()`: in front of what is built inside."""
+    blocks = current().blocks
+    inner = blocks[depth:]
+    del blocks[depth:]
+    try:
+        yield
+    finally:
+        blocks.extend(inner)
+
+
 def region(parameters: Sequence[Value], body: Callable[..., Value | Sequence[Value]]) -> tuple[str, list[Value]]:
     """The text of a region with one block, and what it returns. Outer values can be used inside.
 
