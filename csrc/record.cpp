@@ -214,32 +214,46 @@ struct Arrays {  // of a batch's results, as far as they were computed
   std::vector<py::object> items;
 };
 
-Arrays run_together(const Recording& batch, const Wiring& wiring, const std::vector<int64_t>& outputs) {
+void run_together(const Recording& batch, const Wiring& wiring, const std::vector<int64_t>& outputs, Arrays& arrays) {
   const auto& variant = variant_for(batch, wiring, outputs);
   py::list values;
   for (const auto* source : wiring.operands) values.append(py::reinterpret_steal<py::object>(value_of(*source)));
   for (const auto* source : wiring.numbers) values.append(py::reinterpret_steal<py::object>(value_of(*source)));
   const auto places = variant.outputs;
   py::list answer = py::object(variant.program)(values);
-  Arrays arrays(batch.results.size());
   for (size_t i = 0; i < places.size(); ++i) arrays.items[places[i]] = answer[i];
-  return arrays;
 }
 
-// Where the program of a batch cannot be made: one call after the other, so that an error names the operator.
-Arrays run_alone(const Recording& batch, const Wiring& wiring) {
-  Arrays arrays(batch.results.size());
+// Where the program of a batch cannot be made, or needs more memory than there is: one call after the other, so that an
+// error names the operator, and costs only what depends on it.
+void run_alone(const Recording& batch, const Wiring& wiring, Arrays& arrays) {
   size_t next = 0, result = 0;
+  std::optional<py::error_already_set> first;
   for (size_t i = 0; i < batch.calls.size(); ++i) {
     py::list values;
+    bool complete = true;
     for (int64_t place : wiring.sources[i]) {
       const auto& source = batch.sources[next++];
-      values.append(place < 0 ? arrays.items[-1 - place] : py::reinterpret_steal<py::object>(value_of(source)));
+      if (place >= 0) {
+        values.append(py::reinterpret_steal<py::object>(value_of(source)));
+      } else if (arrays.items[-1 - place]) {
+        values.append(arrays.items[-1 - place]);
+      } else {
+        complete = false;
+      }
     }
-    py::list answer = hook("run_recipe")(batch.calls[i].entry->recipe, values);
-    for (const auto& item : answer) arrays.items[result++] = py::reinterpret_borrow<py::object>(item);
+    const size_t end = result + batch.calls[i].entry->num_outputs;
+    if (complete) {
+      try {
+        py::list answer = hook("run_recipe")(batch.calls[i].entry->recipe, values);
+        for (size_t k = 0; result + k < end; ++k) arrays.items[result + k] = answer[k];
+      } catch (py::error_already_set& error) {
+        if (!first) first.emplace(error);
+      }
+    }
+    result = end;
   }
-  return arrays;
+  if (first) throw *first;
 }
 
 void deliver(const Recording& batch, const Arrays& arrays, const py::object& otherwise) {
@@ -259,13 +273,13 @@ void deliver(const Recording& batch, const Arrays& arrays, const py::object& oth
   }
 }
 
-Arrays compute(const Recording& batch, const std::vector<int64_t>& outputs) {
+void compute(const Recording& batch, const std::vector<int64_t>& outputs, Arrays& arrays) {
   const auto wiring = wire(batch);
   try {
-    return run_together(batch, wiring, outputs);
+    run_together(batch, wiring, outputs, arrays);
   } catch (py::error_already_set& error) {
     if (!hook("can_run_alone")(error.value()).cast<bool>()) throw;
-    return run_alone(batch, wiring);
+    run_alone(batch, wiring, arrays);
   }
 }
 
@@ -289,7 +303,7 @@ void run(size_t count) {
     if (!batch.results[i]->holders.empty() || batch.results[i]->reads) outputs.push_back(static_cast<int64_t>(i));
   Arrays arrays(batch.results.size());
   try {
-    if (!outputs.empty()) arrays = compute(batch, outputs);
+    if (!outputs.empty()) compute(batch, outputs, arrays);
   } catch (py::error_already_set& error) {
     fail(batch, arrays, error.value());
     throw;

@@ -11,6 +11,9 @@ os.environ.setdefault("TORCH_TPU_PLATFORM", "cpu")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Programs stay between runs, but not among the user's own.
 os.environ.setdefault("TORCH_TPU_CACHE_DIR", str(Path(__file__).resolve().parent.parent / ".pytest_cache" / "programs"))
+os.environ.setdefault(
+    "TORCHINDUCTOR_CACHE_DIR", str(Path(__file__).resolve().parent.parent / ".pytest_cache" / "graphs")
+)
 
 from torch_tpu import settings
 from torch_tpu.stats import counters as the_counters

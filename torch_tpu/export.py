@@ -19,10 +19,13 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument
 
 from torch_tpu import errors, hlo, ops
+from torch_tpu.compile import control_flow
 from torch_tpu.compile.interpreter import CannotLower, Interpreter
 from torch_tpu.eager.trace import Trace
 from torch_tpu.hlo import Value
 from torch_tpu.runtime import mlir
+
+assert control_flow  # registers its handlers
 
 
 @dataclass(frozen=True)

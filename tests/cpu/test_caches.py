@@ -64,6 +64,64 @@ def test_another_machine_starts_warm(tmp_path, counters):
         assert torch_tpu.cache.verify() == (cold["compiles"], 0, {})
 
 
+COMPILE = """
+import json, sys, torch, torch_tpu
+from torch._dynamo.utils import counters
+from torch_tpu import settings
+options = json.loads(sys.argv[1])
+
+@torch.library.custom_op("saved::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+twice.register_fake(lambda x: torch.empty_like(x))
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(), torch.nn.BatchNorm1d(16)).to("tpu")
+optimizer = torch.optim.AdamW(model.parameters())
+x = torch.randn(32, 8).to("tpu")
+functions = {
+    "train": lambda: model(x).square().mean(),
+    "views": lambda: (x.t(), (y := x * 2), y[1:]),
+    "split": lambda: twice(x.sin()) + 1,
+    "loop": lambda: torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,)),
+}
+found = {}
+for name, function in functions.items():
+    counters.clear()
+    result = torch.compile(function, backend="tpu", options=options)()
+    if name == "train":
+        result.backward()
+        torch.compile(optimizer.step, backend="tpu", options=options)()
+        result = [result, model(x)]
+    results = [item.sum().item() for item in (result if isinstance(result, (tuple, list)) else [result])]
+    kept = {key: counters["aot_autograd"][f"autograd_cache_{key}"] for key in ("hit", "miss", "saved", "bypass")}
+    found[name] = results, kept
+print(json.dumps(found | {"compiles": torch_tpu.stats()["compiles"]}))
+"""
+
+
+def test_compiled_graphs_are_kept_between_processes(tmp_path):
+    variables = {
+        **os.environ,
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "graphs"),
+        "TORCH_TPU_CACHE_DIR": str(tmp_path),
+    }
+
+    def run(**options):
+        command = [sys.executable, "-c", COMPILE, json.dumps(options)]
+        return json.loads(subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout)
+
+    cold, warm, other, off = run(), run(), run(bucket_size=64), run(serializable=False)
+    counts = {"train": 2, "views": 1, "split": 1}
+    for name, count in counts.items():
+        assert cold[name][0] == warm[name][0] == other[name][0] == off[name][0]
+        assert cold[name][1] == other[name][1] == {"hit": 0, "miss": count, "saved": count, "bypass": 0}, name
+        assert warm[name][1] == {"hit": count, "miss": 0, "saved": 0, "bypass": 0}, name
+        assert not any(off[name][1].values())
+    assert cold["loop"] == warm["loop"] and cold["loop"][1]["bypass"] == 1  # PyTorch keeps no graphs with cond
+    assert cold["compiles"] > 5 and warm["compiles"] == 0
+
+
 def test_processes_that_start_together_share_a_cache(tmp_path):
     processes = [start(TRAIN, tmp_path / "cache") for _ in range(2)]
     found = [json.loads(process.communicate(timeout=300)[0]) for process in processes]

@@ -343,6 +343,7 @@ def test_options(x):
         ({"asynccompile": True}, "did you mean 'async_compile'"),
         ({"num_dynamic_buckets": 0}, "a positive int"),
         ({"bucket_size": 0}, "a positive int"),
+        ({"name": "a b/c"}, "letters, digits"),
         ({"async_compile": 1}, "True or False"),
     ):
         with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=message):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops.scan import scan
 
 import torch_tpu
 from torch_tpu import errors
@@ -84,6 +85,17 @@ def test_random_numbers_take_a_state():
     ]
     assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
     assert set(drawn[0].tolist()) == {0.0, 2.0}
+
+
+def test_control_flow():
+    class Model(nn.Module):
+        def forward(self, x):
+            y = torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
+            return scan(lambda carry, row: (carry + row, carry * row), torch.zeros(3), y)
+
+    text = torch_tpu.export.exported_to_mlir(torch.export.export(Model(), (torch.randn(4, 3),))).text
+    assert "stablehlo.case" in text or "stablehlo.if" in text
+    assert "stablehlo.while" in text
 
 
 def test_symbolic_sizes_and_unknown_operators_are_refused():

@@ -374,6 +374,37 @@ def test_the_variables_that_choose_the_mode(tmp_path):
     assert torch_tpu.settings.eager_mode == "strict"
 
 
+@pytest.mark.parametrize("mode", [FUSE, STRICT])
+def test_out_of_memory_costs_only_what_depends_on_it(mode):
+    """As in a loop that halves the batch: state that was updated before is kept, and later work goes on."""
+    with torch.tpu.set_eager_mode(mode):
+        weight = torch.ones(4, device="tpu")
+        weight.cpu()
+        weight.mul_(2)
+        column = torch.ones(300_000, 1, device="tpu")
+        with pytest.raises(torch.OutOfMemoryError, match="out of memory for aten_mm"):
+            (column @ column.t()).sum().item()
+        weight.mul_(3)
+        assert weight.tolist() == [6.0] * 4
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.compile(lambda x: (x @ x.t()).sort(-1)[0].sum(), backend="tpu")(column)
+
+
+def test_calls_beside_a_failing_one_have_results(fused):
+    """In one recording: what was recorded after the call that needs too much memory, and does not need it."""
+    with settings.override(fuse_bytes=1 << 60):
+        weight, column = torch.ones(4, device="tpu"), torch.ones(300_000, 1, device="tpu")
+        before = weight * 2
+        torch.sort(column @ column.t())
+        after = before + 1
+        lost = column @ column.t()
+        with pytest.raises(torch.OutOfMemoryError):
+            lost.sum().item()
+        assert before.tolist() == [2.0] * 4 and after.tolist() == [3.0] * 4
+        with pytest.raises(errors.ExecutionError, match="failed"):
+            lost[0, 0].item()
+
+
 MANY_NUMBERS = """
 import resource, torch
 resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-from torch_tpu.compile import control_flow
+from torch_tpu.compile import control_flow, saved
 from torch_tpu.compile.bounds import Bounds
 from torch_tpu.compile.decompositions import table
 from torch_tpu.compile.graphs import Graph
@@ -41,10 +42,13 @@ def compile_graph(
     chosen = parse(options, mode)
     name = chosen.custom_module_name or f"graph_{next(_numbers)}"
     bounds = Bounds(chosen)
-    compiled = {
+    compiled: dict[str, Callable[..., Any]] = {
         kind: partial(_compile, kind=kind, name=f"{name}_{suffix}", options=chosen, bounds=bounds)
         for kind, suffix in (("forward", "fwd"), ("backward", "bwd"), ("inference", "inf"))
     }
+    keeps = saved.can_keep(chosen, inputs)
+    if keeps:
+        compiled = {kind: saved.keepable(compiler) for kind, compiler in compiled.items()}
     make = aot_autograd(
         fw_compiler=compiled["forward"],
         bw_compiler=compiled["backward"],
@@ -53,7 +57,8 @@ def compile_graph(
         decompositions=table(),
         keep_inference_input_mutations=True,
     )
-    return make(module, inputs)
+    with saved.kept(module, chosen) if keeps else nullcontext():
+        return make(module, inputs)
 
 
 def _compile(

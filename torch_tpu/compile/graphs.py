@@ -21,6 +21,7 @@ from torch_tpu.compile import bounded, bounded_trace, splitting
 from torch_tpu.compile.bounds import Bounds
 from torch_tpu.compile.interpreter import CannotLower, Interpreter
 from torch_tpu.compile.options import CompiledProgram, Options
+from torch_tpu.compile.saved import SavedGraph
 from torch_tpu.eager import configure, signature
 from torch_tpu.eager.call import Call, Codes, is_whole
 from torch_tpu.eager.observe import observers
@@ -43,7 +44,7 @@ class NotCompiledYet(Exception):
     """A program is being compiled in the background."""
 
 
-class Graph:
+class Graph(SavedGraph):
     """A compiled graph: called with a list of arguments, returns its outputs.
 
     It is one program for each set of shapes. Where a call of it cannot be lowered it is several, with that call in
@@ -56,13 +57,15 @@ class Graph:
         kind: str,
         name: str,
         options: Options,
-        bounds: Bounds,
+        bounds: Bounds | None = None,
         between: Collection[int] = (),
     ):
         """
         Args:
+            bounds: of sizes that vary, which graphs of one function share.
             between: the inputs that other parts of a split graph make.
         """
+        super().__init__(module, kind, name, options)
         ops.load()
         configure.configure()
         self._boxed_call = True  # in the instance, because wrappers copy what is there
@@ -71,15 +74,17 @@ class Graph:
         """"forward", "backward" or "inference"."""
         self.name = name
         self.options = options
-        self.bounds = bounds
+        self.bounds = bounds or Bounds(options)
         self.between = between
         self.bounded: bounded.BoundedRun | None = None
         """How it runs with sizes that vary, if it can."""
         self._first_sizes: tuple[int, ...] | None = None
         self.attributes = lift_attributes(module)
         """Device tensors that the graph holds itself: further arguments."""
+        self.holds_tensors = bool(self.attributes)
         self._run: Callable[[list[Any]], Any] = self._call_program
         apart = splitting.refused(module, platform.client().platform)
+        self.needs_values = bool(apart) or not splitting.is_plain(module)
         if apart:
             self._split(apart)
         else:
@@ -101,7 +106,7 @@ class Graph:
             _graphs[self.bounded.number] = self
             self._run = self._call_bounded
 
-    def __call__(self, args: list[Any]) -> Any:
+    def __call__(self, args: list[Any]) -> Any:  # type: ignore[override]
         return self._run(args)
 
     def _call_program(self, args: list[Any]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -54,8 +55,9 @@ class Options:
                 raise _wrong(name, getattr(self, name), "a positive int")
         if self.debug_callback is not None and not callable(self.debug_callback):
             raise _wrong("debug_callback", self.debug_callback, "a function of one argument")
-        if self.custom_module_name is not None and not isinstance(self.custom_module_name, str):
-            raise _wrong("custom_module_name", self.custom_module_name, "a str")
+        called = self.custom_module_name
+        if called is not None and not (isinstance(called, str) and re.fullmatch(r"[A-Za-z_][\w.]*", called, re.ASCII)):
+            raise _wrong("custom_module_name", called, "letters, digits, dots and underscores")
 
 
 NAMES = tuple(field.name for field in dataclasses.fields(Options))

@@ -108,6 +108,16 @@ def _is_host_scalar(node: fx.Node) -> bool:
     return not _is_random(node) and not any(map(_is_host_array, [node, *sources])) and all(map(_is_on_host, sources))
 
 
+def is_plain(module: fx.GraphModule) -> bool:
+    """Whether all values are tensors on the device, made by operators of ATen."""
+    return all(
+        isinstance(node.meta.get("val"), torch.Tensor) and not _is_on_host(node)
+        if node.op == "placeholder"
+        else node.op == "output" or node.target is operator.getitem or isinstance(node.target, OpOverload)
+        for node in module.graph.nodes
+    )
+
+
 def takes_random_numbers(module: fx.GraphModule) -> bool:
     """Whether a graph, or a body of an operator in it, has an operator that takes random numbers."""
     return any(

@@ -6,7 +6,6 @@ equals allocated; temporaries of running programs are PJRT's and are only in `me
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from torch_tpu import _plug
@@ -68,16 +67,7 @@ def memory_stats(device: Any = None) -> dict[str, int]:
 def mem_get_info(device: Any = None) -> tuple[int, int]:
     """Free and total bytes of the device: the HBM of a TPU, the machine's memory on the CPU."""
     found = platform.client().memory_info() if platform.is_started() else None
-    if found is not None:
-        return found
-    page = os.sysconf("SC_PAGE_SIZE")
-    total = os.sysconf("SC_PHYS_PAGES") * page
-    free = os.sysconf("SC_AVPHYS_PAGES") * page
-    with open("/proc/meminfo", encoding="ascii") as file:
-        for line in file:
-            if line.startswith("MemAvailable:"):
-                free = int(line.split()[1]) * 1024
-    return free, total
+    return found or heap.machine_memory()
 
 
 memory_info = mem_get_info  # the name that the plug calls

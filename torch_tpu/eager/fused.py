@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+import torch
+
 from torch_tpu import _plug, errors, hlo, recompiles
 from torch_tpu.eager.program import Program, spec_of
 from torch_tpu.hlo import Value
@@ -133,7 +135,7 @@ def run_recipe(program: Program, values: list[Any]) -> list[Any]:
 
 def can_run_alone(error: BaseException) -> bool:
     """Whether running the calls of a batch one by one may succeed, or at least say which of them failed."""
-    return isinstance(error, errors.CompileError)
+    return isinstance(error, (errors.CompileError, torch.OutOfMemoryError))
 
 
 class FailedValue:

@@ -115,8 +115,26 @@ class Executable:
         counters.executions += 1
         try:
             return self._execute(arrays).consume_with_handlers(self._handlers)
-        except xla_client.XlaRuntimeError as error:  # of a program so small that it ran at once
-            raise failed(error) from None
+        except xla_client.XlaRuntimeError as error:  # of memory, or of a program so small that it ran at once
+            raise failed(error, self.name) from None
+
+    def refuse_above(self, limit: int) -> None:
+        """Makes the program fail at its start if it takes more than so many bytes besides its arguments."""
+        found = self.loaded.get_compiled_memory_stats()
+        needed = found.output_size_in_bytes - found.alias_size_in_bytes + found.temp_size_in_bytes
+        if needed <= limit:
+            return
+
+        def refuse(arrays: Sequence[Array]) -> Any:
+            what = f"RESOURCE_EXHAUSTED: {needed} bytes for results and temporaries, of {limit} there are"
+            raise xla_client.XlaRuntimeError(what)
+
+        self._execute = refuse
+
+    @property
+    def name(self) -> str:
+        """Of the program, such as "aten_mm"."""
+        return str(self.loaded.hlo_modules()[0].name)
 
     def optimized_text(self) -> str:
         """The program after XLA's passes, as HLO."""
@@ -188,6 +206,8 @@ class Client:
         if time.perf_counter() - start > heap.LONG_COMPILE:
             heap.give_back()
         program = Executable(loaded, self.handlers(results), donated, key)
+        if self.platform == "cpu":  # a TPU's client refuses it when it is started, the CPU's while others run already
+            program.refuse_above(heap.machine_memory()[1])
         self._programs.put(name, program)
         return program
 
@@ -382,7 +402,7 @@ def _fail(message: Any, *numbers: Any) -> None:
 _REFUSED = re.compile(r"CpuCallback error.*\n(IndexError|RuntimeError): (.*)", re.DOTALL)
 
 
-def failed(error: Exception) -> Exception:
+def failed(error: Exception, program: str = "a program") -> Exception:
     """The exception to raise for what XLA reports while a program runs."""
     text = str(error)
     refused = _REFUSED.search(text)
@@ -390,13 +410,12 @@ def failed(error: Exception) -> Exception:
         kind = errors.IndexOutOfRangeError if refused[1] == "IndexError" else errors.ExecutionError
         do = "set TPU_LAUNCH_BLOCKING=1 to see which line called it"
         return kind(errors.message(refused[2].strip(), do=do, see=errors.page(kind)))
-    if text.startswith("RESOURCE_EXHAUSTED"):
-        return torch.OutOfMemoryError(
-            errors.message("the device is out of memory", why=text, do="use smaller batches, or free tensors")
-        )
+    if text.startswith("RESOURCE_EXHAUSTED") or "Out of memory" in text:
+        what = f"the device is out of memory for {program}"
+        return torch.OutOfMemoryError(errors.message(what, why=text, do="use smaller batches, or free tensors"))
     return errors.ExecutionError(
         errors.message(
-            "a program failed on the device",
+            f"{program} failed on the device",
             why=text,
             do="set TPU_LAUNCH_BLOCKING=1 to see which operator it was",
             see=errors.page(errors.ExecutionError),

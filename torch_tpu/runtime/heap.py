@@ -4,6 +4,7 @@ client that were freed among others; the C library keeps them, and large arrays 
 from __future__ import annotations
 
 import ctypes
+import os
 from functools import cache
 from typing import Any
 
@@ -25,3 +26,14 @@ def give_back() -> None:
     trim = _trim()
     if trim is not None:
         trim(ctypes.c_size_t(0))
+
+
+def machine_memory() -> tuple[int, int]:
+    """Free and total bytes of the machine's memory."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    free, total = os.sysconf("SC_AVPHYS_PAGES") * page, os.sysconf("SC_PHYS_PAGES") * page
+    with open("/proc/meminfo", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                free = int(line.split()[1]) * 1024
+    return free, total

@@ -1,0 +1,127 @@
+"""Compiled graphs in PyTorch's AOTAutograd cache: the next process traces with Dynamo, and finds the rest done.
+
+PyTorch keeps the cache where Inductor's is, reads it with pickle, and looks graphs up by what Dynamo traced, the inputs,
+its own version and its settings; what else they depend on is given to it here as an attribute of the graph. XLA's
+programs are not in it: they are in a cache of their own (`runtime/cache.py`), which executes nothing that it reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+from torch._functorch import config
+from torch._guards import detect_fake_mode
+from torch._inductor.output_code import OutputCode
+
+import torch_tpu
+from torch_tpu import settings
+from torch_tpu.compile.decompositions import table
+from torch_tpu.compile.options import Options
+from torch_tpu.eager import origins
+from torch_tpu.runtime import platform
+
+try:
+    from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
+    from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
+    from torch.fx import _graph_pickler
+except ImportError:  # PyTorch has moved them: graphs are not kept
+    SerializableAOTDispatchCompiler = None  # type: ignore[assignment,misc]
+
+
+class SavedGraph(OutputCode):
+    """What AOTAutograd can keep: it is pickled as what it was made from, and made anew.
+
+    Subclasses are made from (module, *rest), where all but the module can be pickled.
+    """
+
+    holds_tensors = False
+    """Whether arrays on the device are part of it."""
+    needs_values = True
+    """Whether it takes the fake tensors of its nodes to make it; they are most of what is pickled."""
+
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+    def __init__(self, module: fx.GraphModule, *rest: Any):
+        super().__init__()
+        self._made_from: tuple[Any, ...] = (module, *rest)
+
+    def prepare_for_serialization(self) -> None:
+        """Of a copy that is to be pickled."""
+        module, *rest = self._made_from
+        if self.holds_tensors:
+            raise BypassAOTAutogradCache("the graph holds tensors on the device")
+        kept = {"val", "stack_trace"} if self.needs_values else {"stack_trace"}
+        options = _graph_pickler.Options(ops_filter=None, node_metadata_key_filter=kept.__contains__)
+        try:
+            data = _graph_pickler.GraphPickler.dumps(module, options)
+        except Exception as error:
+            raise BypassAOTAutogradCache(f"the graph cannot be pickled: {error}") from error
+        self.__dict__ = {"_made_from": (data, *rest)}
+
+    def post_compile(self, example_inputs: Sequence[Any], constants: Any, graph_kwargs: Any) -> None:
+        """Of one that was read."""
+        data, *rest = self._made_from
+        fake_mode = detect_fake_mode(example_inputs)
+        assert fake_mode is not None, "AOTAutograd reads its cache with fake inputs"
+        module = _graph_pickler.GraphPickler.loads(data, fake_mode)
+        self.__init__(module, *rest)  # type: ignore[misc]
+
+    def set_triton_bundle(self, triton_bundle: Any) -> None:
+        pass
+
+
+def can_keep(options: Options, inputs: Sequence[Any]) -> bool:
+    """Whether a graph can be kept: its sizes do not vary, and nobody looks on."""
+    return (
+        options.serializable
+        and SerializableAOTDispatchCompiler is not None
+        and options.debug_callback is None
+        and not origins.recording
+        and platform.client().runs
+        and not any(map(_varies, inputs))
+    )
+
+
+def _varies(given: Any) -> bool:
+    if isinstance(given, torch.Tensor):
+        return any(isinstance(size, torch.SymInt) for size in (*given.shape, *given.stride(), given.storage_offset()))
+    return isinstance(given, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def keepable(compiler: Callable[..., Any]) -> Any:
+    """A compiler of AOTAutograd's whose results are `SavedGraph`s."""
+    return SerializableAOTDispatchCompiler(SavedGraph, compiler)
+
+
+@contextlib.contextmanager
+def kept(module: fx.GraphModule, options: Options) -> Iterator[None]:
+    """While AOTAutograd compiles one of Dynamo's graphs: it is looked up, and kept with its backward graph."""
+    module.torch_tpu = _depends_on(repr(options))  # type: ignore[assignment]
+    try:
+        with config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True):
+            yield
+    finally:
+        del module.torch_tpu
+
+
+def _depends_on(options: str) -> str:
+    """A digest of what decides how a graph is decomposed and divided, besides PyTorch and its settings."""
+    decomposed = sorted(map(str, table()))
+    found = (torch_tpu.__version__, _sources(), options, platform.client().platform, settings.current(), decomposed)
+    return hashlib.sha256(repr(found).encode()).hexdigest()
+
+
+@cache
+def _sources() -> tuple[tuple[str, int, int], ...]:
+    """This package's files, for those who change them."""
+    root = Path(torch_tpu.__file__).parent
+    found = ((path, path.stat()) for path in sorted(root.rglob("*.py")))
+    return tuple((str(path.relative_to(root)), stat.st_size, stat.st_mtime_ns) for path, stat in found)
