@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from compile_checks import check, one_program, to_cpu
 from torch import nn
+from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 import torch_tpu
@@ -438,3 +439,13 @@ def test_operators_without_meta_kernels_are_compiled():
     whole = torch.compile(lambda x: (*torch.geqrf(x), *torch.histogram(x, 4)), fullgraph=True)
     for found, expected in zip(whole(x.to("tpu")), (*torch.geqrf(x), *torch.histogram(x, 4)), strict=True):
         torch.testing.assert_close(found.cpu(), expected)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+def test_recurrent_cells(kind, bias):
+    model, x = kind(3, 4, bias=bias), torch.randn(2, 3)
+    wanted = tree_leaves(model(x))
+    found = tree_leaves(torch.compile(model.to("tpu"), backend="tpu")(x.to("tpu")))
+    for one, other in zip(wanted, found, strict=True):
+        torch.testing.assert_close(other.cpu(), one)

@@ -75,3 +75,28 @@ def test_weights_that_are_no_distribution(replacement):
             torch.tensor([[1.0, 1, 1], [1, wrong, 1]], device="tpu").multinomial(2, replacement)
     with pytest.raises(ExecutionError, match="multinomial: the probabilities of a row add up to 0"):
         torch.tensor([[1.0, 1, 1], [0, 0, 0]], device="tpu").multinomial(2, replacement)
+
+
+COMPLEX = {
+    "maximum": lambda z: torch.maximum(z, z * 2),
+    "floor": torch.floor,
+    "trunc": torch.trunc,
+    "round": lambda z: z.round(decimals=1),
+    "atan2": lambda z: torch.atan2(z, z),
+    "hardtanh": torch.nn.functional.hardtanh,
+    "median": torch.median,
+    "sort": torch.sort,
+    "less": lambda z: z < z,
+}
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+@pytest.mark.parametrize("mode", torch.tpu.EagerMode)
+def test_complex_numbers_have_no_order(name, mode):
+    """The CPU's own error, in every mode; XLA would return something, or end the process."""
+    host = torch.tensor([1.5 + 2.5j, -2 + 1j])
+    with pytest.raises((RuntimeError, NotImplementedError)) as wanted:
+        COMPLEX[name](host)
+    with torch.tpu.set_eager_mode(mode), pytest.raises(wanted.type) as found:
+        COMPLEX[name](host.to("tpu"))
+    assert str(wanted.value).splitlines()[0] in str(found.value)

@@ -190,6 +190,24 @@ def grouped_products_are_traced_in_more_dtypes() -> None:
     module._meta_grouped_mm_common = common
 
 
+def cells_without_biases_are_traced() -> None:
+    """The meta kernel of `_thnn_fused_lstm_cell` asks its biases for their device, also where there are none.
+
+    To be removed when `torch._meta_registrations.rnn_cell_checkSizes` leaves them out of that check.
+    """
+    module: Any = torch._meta_registrations
+    original = module.rnn_cell_checkSizes
+
+    def check(
+        input_gates: torch.Tensor, hidden_gates: torch.Tensor, input_bias: Any, hidden_bias: Any, *rest: Any
+    ) -> None:
+        if input_bias is None and hidden_bias is None:
+            input_bias = hidden_bias = input_gates.new_empty(input_gates.size(-1))
+        original(input_gates, hidden_gates, input_bias, hidden_bias, *rest)
+
+    module.rnn_cell_checkSizes = check
+
+
 def operators_without_meta_kernels_are_tried_on_the_cpu() -> None:
     """PyTorch finds what an operator without a meta kernel returns by a call on zeros, made by `zeros_like` of fake tensors.
 

@@ -70,13 +70,20 @@ def fuse(
     fused = _Fused(main, returned, numbers, texts, states)
     signature = {
         "operators": tuple(program.name for program, _, _ in calls),
-        "their programs": tuple(program.digest for program, _, _ in calls),
+        "their programs": tuple(_said(program) for program, _, _ in calls),
         "operands": tuple(tuple(sources) for _, sources, _ in calls),
         "results": tuple(outputs),
         "memory reused of operands": tuple(donated),
     }
     recompiles.record("fused", "recorded operators", signature, program=fused.compile("normal").key)
     return fused.run_fused, donated
+
+
+def _said(program: Program) -> str:
+    """A program by its types; what else is in it, such as sizes and constants of the operator, by a few digits."""
+    taken = ", ".join(value.type for value in program.function.arguments)
+    made = ", ".join(value.type for value in program.results)
+    return f"{program.name}({taken}) -> {made} #{program.digest & 0xFFFFFF:06x}"
 
 
 def _call(name: str, program: Program, operands: Sequence[Value]) -> list[Value]:

@@ -166,6 +166,19 @@ def _binary(name: str) -> Callable[[Value | Number, Value | Number], Value]:
     return function
 
 
+def _ordered(function: Callable[..., Value], name: str) -> Callable[..., Value]:
+    """An operation on numbers that have an order. XLA ends the process over some of them on complex ones."""
+
+    def checked(*values: Value | Number) -> Value:
+        for value in values:
+            if value.dtype.is_complex if isinstance(value, Value) else isinstance(value, complex):
+                raise TypeError(f"{name} is not defined for complex numbers")
+        return function(*values)
+
+    checked.__name__ = name
+    return checked
+
+
 def _division(name: str) -> Callable[[Value | Number, Value | Number], Value]:
     plain = _binary(name)
 
@@ -209,8 +222,8 @@ def _chlo_binary(name: str) -> Callable[[Value | Number, Value | Number], Value]
 
 add, subtract, multiply = map(_binary, ("add", "subtract", "multiply"))
 divide, remainder = _division("divide"), _division("remainder")  # of integers C's: the sign of the dividend
-power, atan2 = _binary("power"), _binary("atan2")
-maximum, minimum = _binary("maximum"), _binary("minimum")  # NaN wins
+power = _binary("power")
+maximum, minimum, atan2 = (_ordered(_binary(name), name) for name in ("maximum", "minimum", "atan2"))  # NaN wins
 bitwise_and, bitwise_or, bitwise_xor = _binary("and"), _binary("or"), _binary("xor")
 shift_left, shift_right_logical = _binary("shift_left"), _binary("shift_right_logical")
 shift_right_arithmetic = _binary("shift_right_arithmetic")
@@ -221,8 +234,9 @@ exponential, expm1 = _unary("exponential"), _unary("exponential_minus_one")
 log, log1p, logistic = _unary("log"), _unary("log_plus_one"), _unary("logistic")
 sqrt, rsqrt, cbrt = _unary("sqrt"), _unary("rsqrt"), _unary("cbrt")
 sine, cosine, tangent, tanh = _unary("sine"), _unary("cosine"), _unary("tan"), _unary("tanh")
-floor, ceil = _unary("floor"), _unary("ceil")
-round_nearest_even, round_nearest_away = _unary("round_nearest_even"), _unary("round_nearest_afz")
+floor, ceil = (_ordered(_unary(name), name) for name in ("floor", "ceil"))
+round_nearest_even = _ordered(_unary("round_nearest_even"), "round")
+round_nearest_away = _ordered(_unary("round_nearest_afz"), "round")
 popcnt, count_leading_zeros = _unary("popcnt"), _unary("count_leading_zeros")
 sinh, cosh = _chlo_unary("sinh"), _chlo_unary("cosh")
 asin, acos, atan = _chlo_unary("asin"), _chlo_unary("acos"), _chlo_unary("atan")
@@ -281,8 +295,14 @@ def conj(x: Value) -> Value:
 
 
 def compare(direction: str, x: Value | Number, y: Value | Number) -> Value:
-    """Element-wise comparison; direction is EQ, NE, LT, LE, GT or GE. Equality also works on complex values."""
+    """Element-wise comparison; direction is EQ, NE, LT, LE, GT or GE.
+
+    Raises:
+        TypeError: values are complex, and the comparison is not one of equality.
+    """
     x, y = _operands(x, y)
+    if x.dtype.is_complex and direction not in ("EQ", "NE"):
+        raise TypeError("complex numbers have no order")
     if x.dtype.is_complex or x.dtype.is_floating_point:
         kind = "FLOAT"
     else:

@@ -30,12 +30,13 @@ def table(rows: Mapping[str, Builder], promote: Promote) -> None:
 
 def _unless_integer(builder: Builder) -> Builder:
     """Rounding does nothing to integers and bool."""
-    return lambda x: builder(x) if x.dtype.is_floating_point else x
+    return lambda x: builder(x) if x.dtype.is_floating_point or x.dtype.is_complex else x
 
 
+@_unless_integer
 def truncate(x: Value) -> Value:
     """Rounds toward zero; -0.5 gives -0.0."""
-    return hlo.select(hlo.less(x, 0), hlo.ceil(x), hlo.floor(x)) if x.dtype.is_floating_point else x
+    return hlo.select(hlo.less(x, 0), hlo.ceil(x), hlo.floor(x))
 
 
 def fraction(x: Value) -> Value:
@@ -245,7 +246,7 @@ def copy(ctx: Context, x: Value, source: Value, non_blocking: bool = False) -> V
 @lowering("round.decimals", promote=RESULT)
 def round_decimals(ctx: Context, x: Value, *, decimals: int = 0) -> Value:
     """rint(x 10^d) / 10^d; with negative d the power is divided by first, as 10^-d is not exact."""
-    if not x.dtype.is_floating_point:
+    if not (x.dtype.is_floating_point or x.dtype.is_complex):
         return x
     scale = 10.0 ** abs(decimals)
     if decimals < 0:
