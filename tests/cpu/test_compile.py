@@ -184,6 +184,24 @@ def test_views_among_results_share_memory(counters):
         loss.backward()
 
 
+def test_parts_keep_the_order_of_their_dimensions():
+    """A head of attention that one program makes and another one views; an index from the host runs in between."""
+    where = torch.tensor([1, 0])
+
+    def function(x):
+        heads = (x * 2).view(2, 12, 3, 4, 16)[:, :, 0].transpose(1, 2)
+        picked = torch.nonzero(heads[0, 0, 0] > -100).sum() + x.view(-1)[where.to(x.device)].sum()
+        return heads.transpose(1, 2).view(2, 12, 64) + picked, heads
+
+    x = torch.randn(2, 12, 192)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        found = torch.compile(function, backend="tpu", fullgraph=True)(x.to("tpu"))
+    for one, other in zip(function(x), found, strict=True):
+        torch.testing.assert_close(other.cpu(), one)
+    order = sorted(range(4), key=found[1].stride().__getitem__)
+    assert order == sorted(range(4), key=function(x)[1].stride().__getitem__)
+
+
 def test_aliased_inputs(x):
     def function(a, b):
         a.add_(1)

@@ -113,7 +113,7 @@ class Call:
             value = self.trace.read(item)
             order = views.physical_order(size, stride)
             if order is None:
-                order, stride = tuple(range(len(size))), views.contiguous_strides(size)
+                order, stride = views.dense_like(size, stride)
             value = hlo.transpose(value, order)
         else:
             value = cell.value

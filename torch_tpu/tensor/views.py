@@ -78,6 +78,22 @@ def physical_order(size: Sequence[int], stride: Sequence[int]) -> tuple[int, ...
     return tuple(order)
 
 
+def dense_like(size: Sequence[int], stride: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The dimensions' order in memory and the strides of a dense tensor that is laid out as a part of another one is.
+
+    Views of it are then possible where they are of the part: the heads of attention, say. An expanded tensor becomes
+    contiguous.
+    """
+    dims = range(len(size))
+    if any(stride[dim] == 0 and size[dim] > 1 for dim in dims):
+        return tuple(dims), contiguous_strides(size)
+    order = tuple(sorted(dims, key=lambda dim: (-stride[dim], dim)))
+    dense, step = [0] * len(size), 1
+    for dim in reversed(order):
+        dense[dim], step = step, step * max(size[dim], 1)
+    return order, tuple(dense)
+
+
 def retype(base: Value, dtype: torch.dtype) -> Value:
     """The same memory as an array of another dtype (torch.Tensor.view(dtype), view_as_real, view_as_complex)."""
     if base.dtype is dtype:
