@@ -238,7 +238,6 @@ document.title = JSON.stringify(seen);
 </script>"""
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 def test_the_page_filters_in_a_browser(tmp_path):
     page = tmp_path / "page.html"
@@ -251,7 +250,6 @@ def test_the_page_filters_in_a_browser(tmp_path):
     assert seen == [5, 4, 2, 1, 1, 0, 1, True, 5, marks, 1, 1]
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 def test_this_versions_page_opens_in_a_browser(tmp_path):
     page = ROOT / "docs" / "support-matrix.html"

@@ -25,6 +25,7 @@ from torch_tpu import settings
 from torch_tpu.compile.decompositions import table
 from torch_tpu.compile.options import Options
 from torch_tpu.eager import origins
+from torch_tpu.eager.observe import observers
 from torch_tpu.runtime import platform
 
 try:
@@ -84,7 +85,7 @@ def can_keep(options: Options, inputs: Sequence[Any]) -> bool:
         options.serializable
         and SerializableAOTDispatchCompiler is not None
         and options.debug_callback is None
-        and not origins.recording
+        and not (origins.recording or observers)  # lines that are shown must be today's
         and platform.client().runs
         and not any(map(_varies, inputs))
     )
