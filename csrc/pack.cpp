@@ -80,7 +80,7 @@ int64_t Packed::tensor(const c10::IValue& value, bool is_written, bool is_static
   const auto* impl = t.unsafeGetTensorImpl();
   const auto dtype = static_cast<int64_t>(t.scalar_type());
   if (t.device().type() != kTPU || t.layout() != at::kStrided || !t.has_storage()) {
-    if (!t.device().is_cpu() || t.dim() != 0 || t.layout() != at::kStrided) {
+    if (!t.device().is_cpu() || t.dim() != 0 || t.layout() != at::kStrided || is_written) {
       cacheable = false;
       return -2;
     }

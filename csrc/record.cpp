@@ -224,8 +224,8 @@ void run_together(const Recording& batch, const Wiring& wiring, const std::vecto
   for (size_t i = 0; i < places.size(); ++i) arrays.items[places[i]] = answer[i];
 }
 
-// Where the program of a batch cannot be made, or needs more memory than there is: one call after the other, so that an
-// error names the operator, and costs only what depends on it.
+// Where the program of a batch cannot be made, or fails: one call after the other, so that an error names the operator,
+// and costs only what depends on it.
 void run_alone(const Recording& batch, const Wiring& wiring, Arrays& arrays) {
   size_t next = 0, result = 0;
   std::optional<py::error_already_set> first;
@@ -278,7 +278,9 @@ void compute(const Recording& batch, const std::vector<int64_t>& outputs, Arrays
   try {
     run_together(batch, wiring, outputs, arrays);
   } catch (py::error_already_set& error) {
-    if (!hook("can_run_alone")(error.value()).cast<bool>()) throw;
+    py::list arrays_given;
+    for (const auto* source : wiring.operands) arrays_given.append(py::reinterpret_borrow<py::object>(source->array));
+    if (!hook("can_run_alone")(error.value(), arrays_given).cast<bool>()) throw;
     run_alone(batch, wiring, arrays);
   }
 }

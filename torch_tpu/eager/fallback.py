@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -116,13 +117,19 @@ def _write_back(op: OpOverload, args: list[Any], host_args: list[Any], answer: A
     return one(answer)
 
 
+def _tensors(args: Iterable[Any]) -> list[torch.Tensor]:
+    return [t for a in args for t in (a if isinstance(a, (list, tuple)) else [a]) if isinstance(t, torch.Tensor)]
+
+
 def uncacheable(op: OpOverload, args: list[Any]) -> Any:
     """A call with tensors that no program takes: on the host with dimensions, sparse, or of another kind."""
     name = registry.overload_name(op)
-    tensors = [t for a in args for t in (a if isinstance(a, (list, tuple)) else [a]) if isinstance(t, torch.Tensor)]
+    tensors = _tensors(args)
     if any(t.layout != torch.strided for t in tensors):
         return run(op, args, "sparse layouts have no XLA form")
-    hosts = [t for t in tensors if t.device.type == "cpu" and t.dim()]
+    declared = zip(op._schema.arguments, args, strict=True)
+    written = _tensors(given for argument, given in declared if argument.alias_info and argument.alias_info.is_write)
+    hosts = [t for t in tensors if t.device.type == "cpu" and (t.dim() or any(t is other for other in written))]
     if name in HOST_SCALARS:
         overload = op.overloadpacket.ScalarList
         return overload(*args[:-1], args[-1].tolist())
@@ -135,6 +142,8 @@ def uncacheable(op: OpOverload, args: list[Any]) -> Any:
     ):
         moved = [[transfer.to_tpu(t) for t in a] if isinstance(a, (list, tuple)) else a for a in args]
         return op(*moved)
+    if name == "aten::fill_.Tensor" and hosts and hosts[0] is args[0]:
+        return op(args[0], args[1].cpu())  # PyTorch lets the value be anywhere
     if hosts:
         raise RuntimeError(
             f"Expected all tensors to be on the same device, but found at least two devices, tpu:0 and cpu! ({name}: "

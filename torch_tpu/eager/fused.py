@@ -140,9 +140,16 @@ def run_recipe(program: Program, values: list[Any]) -> list[Any]:
     return program.run_recorded(values)
 
 
-def can_run_alone(error: BaseException) -> bool:
-    """Whether running the calls of a batch one by one may succeed, or at least say which of them failed."""
-    return isinstance(error, (errors.CompileError, torch.OutOfMemoryError))
+def can_run_alone(error: BaseException, arrays: Sequence[Any]) -> bool:
+    """Whether running the calls of a batch one by one may succeed, or at least say which of them failed.
+
+    Args:
+        arrays: the operands; a program that fails may have taken the memory of some.
+    """
+    if isinstance(error, errors.CompileError):
+        return True
+    failed = isinstance(error, (errors.TpuError, torch.OutOfMemoryError, torch.linalg.LinAlgError))
+    return failed and not any(array.is_deleted() for array in arrays)
 
 
 class FailedValue:

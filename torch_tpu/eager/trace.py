@@ -20,7 +20,7 @@ from torch_tpu import hlo
 from torch_tpu.eager.observe import observers
 from torch_tpu.errors import UnsupportedOpError
 from torch_tpu.hlo import Value
-from torch_tpu.ops import bounds, decomp, random, registry, schema
+from torch_tpu.ops import bounds, decomp, dtypes, random, registry, schema
 from torch_tpu.ops.registry import Context, Lowering, Spec
 from torch_tpu.stats import counters
 from torch_tpu.tensor import views
@@ -187,6 +187,7 @@ class Trace:
         form = schema.form(op)
         functional = form.functional
         assert functional is not None
+        dtypes.check(bound)
         outs, meta = ((), None) if rule.inferred else self._metadata(op, form, functional, bound)
         first = next((t for t in _tensors_of(bound.values()) if t is not None), None)
         ctx = Context(rule.op, outs, self.platform, self._random_source() if rule.random else None)

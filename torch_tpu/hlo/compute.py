@@ -405,7 +405,7 @@ def fail_if(predicate: Value, message: str, numbers: Sequence[Value] = (), error
     Args:
         message: its braces `{}` are filled with the numbers.
         numbers: 0-d int64.
-        error: "RuntimeError", or "IndexError" where an index is out of range.
+        error: "RuntimeError"; "IndexError" where an index is out of range, "LinAlgError" where LAPACK gives up.
     """
 
     def fail() -> list[Value]:

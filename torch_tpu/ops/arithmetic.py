@@ -263,6 +263,8 @@ def power_of_scalar(ctx: Context, x: Value, exponent: Value | float | int) -> Va
     """Small whole exponents become products."""
     if isinstance(exponent, Value):
         return power(x, exponent)
+    if exponent < 0 and hlo.is_integer(x.dtype):
+        raise TypeError("integers to negative integer powers are not integers")
     if exponent == 0.5:
         return square_root(x)
     if abs(exponent) <= 4 or (not x.dtype.is_floating_point and exponent > 0):

@@ -106,7 +106,14 @@ class Advanced(NamedTuple):
 
 
 def advanced(shape: Sequence[int], indices: Sequence[Value | None]) -> Advanced:
-    """The broadcast shape of the indices stands where they stood if they are neighbours, else first."""
+    """The broadcast shape of the indices stands where they stood if they are neighbours, else first.
+
+    Raises:
+        TypeError: an index has a dtype that PyTorch does not index with.
+    """
+    for index in indices:
+        if index is not None and index.dtype not in (torch.int64, torch.int32):
+            raise TypeError(f"a tensor of {index.dtype} is no index")
     dims = [dim for dim, index in enumerate(indices) if index is not None]
     dtype = position_dtype(*(shape[dim] for dim in dims))
     wrapped = [wrap(index, shape[dim], dtype) for dim, index in enumerate(indices) if index is not None]

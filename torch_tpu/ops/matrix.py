@@ -50,6 +50,17 @@ def lapack(
     )
 
 
+def converged(found: Sequence[Value], info: Value, name: str) -> list[Value]:
+    """What an iterative function of LAPACK has found; where it gave up, the program fails, and nothing was written."""
+    hlo.fail_if(
+        hlo.reduce_or(hlo.not_equal(info, 0), range(info.ndim)),
+        f"linalg.{name}: The algorithm failed to converge because the input matrix contained non-finite values, or has "
+        "too many repeated singular values or eigenvalues.",
+        error="LinAlgError",
+    )
+    return list(found)
+
+
 def cholesky(platform: str, a: Value, upper: bool) -> tuple[Value, Value]:
     """The factor, and info: the order of the first leading minor that is not positive, or 0."""
     batch = a.shape[:-2]
@@ -173,7 +184,9 @@ def eigh(platform: str, a: Value, lower: bool = True, vectors: bool = True) -> t
         return hlo.full(*values[:1], 0, values[1]), a
     if platform == "cpu":
         results = [(a.shape, a.dtype), values, (a.shape[:-2], torch.int32)]
-        found, w, _ = lapack("syevd/heevd", [a], results, mode="V" if vectors else "N", uplo="L" if lower else "U")
+        mode = {"mode": "V" if vectors else "N", "uplo": "L" if lower else "U"}
+        found, w, info = lapack("syevd/heevd", [a], results, **mode)
+        found, w = converged([found, w], info, "eigh")
         return w, found
     half = triangle(a if lower else adjoint(a), lower=True)
     whole = half + adjoint(triangle(half, lower=True, offset=-1))
@@ -195,7 +208,8 @@ def svd(platform: str, a: Value, full: bool = False, vectors: bool = True) -> tu
     if platform == "cpu":
         mode = ("A" if full else "S") if vectors else "N"
         results = [(a.shape, a.dtype), (shapes[1], real), (shapes[0], a.dtype), (shapes[2], a.dtype)]
-        _, s, u, vh, _ = lapack("gesdd", [a], [*results, (batch, torch.int32)], mode=mode)
+        _, s, u, vh, info = lapack("gesdd", [a], [*results, (batch, torch.int32)], mode=mode)
+        u, s, vh = converged([u, s, vh], info, "svd")
         return u, s, vh
     if m < n:
         v, s, uh = svd(platform, adjoint(a), full, vectors)
@@ -245,8 +259,9 @@ def eig(platform: str, a: Value, vectors: bool = True) -> tuple[Value, Value]:
     numbers = [values] if a.dtype.is_complex else [values, values]
     results = [*numbers, vectors_like, vectors_like, (batch, torch.int32)]
     right = "V" if vectors else "N"
-    parts = lapack("geev", [a], results, compute_left="N", compute_right=right)
-    return parts[0] if a.dtype.is_complex else hlo.make_complex(parts[0], parts[1]), parts[-2]
+    *parts, info = lapack("geev", [a], results, compute_left="N", compute_right=right)
+    parts = converged(parts, info, "eig")
+    return parts[0] if a.dtype.is_complex else hlo.make_complex(parts[0], parts[1]), parts[-1]
 
 
 def flat(a: Value) -> Value:

@@ -152,9 +152,10 @@ def index_put(
     accumulate: bool = False,
     unsafe: bool = False,
 ) -> Value:
+    if values.dtype != x.dtype:
+        raise TypeError(f"values of {values.dtype} are not put into {x.dtype}")
     if accumulate:
         x, values = computed(x, values)
-    values = hlo.convert(values, x.dtype)
     given = [(dim, item) for dim, item in enumerate(indices) if item is not None]
     if not given:
         values = hlo.broadcast_to(values, x.shape)

@@ -396,10 +396,11 @@ class Client:
 def _fail(message: Any, *numbers: Any) -> None:
     """What programs call that refuse their data: `hlo.fail_if`. XLA quotes the exception in the error of the program."""
     kind, _, reason = bytes(message).decode().partition(": ")
-    raise {"IndexError": IndexError, "RuntimeError": RuntimeError}[kind](reason.format(*map(int, numbers)))
+    error: Any = {"IndexError": IndexError, "LinAlgError": torch.linalg.LinAlgError}.get(kind, RuntimeError)
+    raise error(reason.format(*map(int, numbers)))
 
 
-_REFUSED = re.compile(r"CpuCallback error.*\n(IndexError|RuntimeError): (.*)", re.DOTALL)
+_REFUSED = re.compile(r"CpuCallback error.*\n[\w.]*?(Index|Runtime|LinAlg)Error: (.*)", re.DOTALL)
 
 
 def failed(error: Exception, program: str = "a program") -> Exception:
@@ -407,7 +408,9 @@ def failed(error: Exception, program: str = "a program") -> Exception:
     text = str(error)
     refused = _REFUSED.search(text)
     if refused is not None:
-        kind = errors.IndexOutOfRangeError if refused[1] == "IndexError" else errors.ExecutionError
+        if refused[1] == "LinAlg":
+            return torch.linalg.LinAlgError(refused[2].strip())
+        kind = errors.IndexOutOfRangeError if refused[1] == "Index" else errors.ExecutionError
         do = "set TPU_LAUNCH_BLOCKING=1 to see which line called it"
         return kind(errors.message(refused[2].strip(), do=do, see=errors.page(kind)))
     if text.startswith("RESOURCE_EXHAUSTED") or "Out of memory" in text:
