@@ -4,6 +4,7 @@
 // call is tried again. Nothing here knows what an operator means.
 #include "call.h"
 
+#include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/enum_tag.h>
 #include <ATen/core/stack.h>
 #include <torch/csrc/Dtype.h>
@@ -103,6 +104,18 @@ bool share_copy(at::ArrayRef<c10::IValue> args) {
   return true;
 }
 
+// A kernel is below what subclasses of tensors override, such as the shape of an uninitialized parameter.
+class BelowSubclasses {
+  using State = at::impl::TorchFunctionDisabledState;
+  const State before = at::impl::PythonTorchFunctionTLS::get_disabled_state();
+
+ public:
+  BelowSubclasses() {
+    if (before == State::ENABLED) at::impl::PythonTorchFunctionTLS::set_disabled_state(State::SUBCLASSES_DISABLED);
+  }
+  ~BelowSubclasses() { at::impl::PythonTorchFunctionTLS::set_disabled_state(before); }
+};
+
 // Asks Python to serve a call that has no entry: see `miss` in torch_tpu/eager/dispatch.py.
 py::object call_miss(const char* name, const py::object& callee, const py::list& args, const Packed& packed) {
   py::list codes, arrays, donated;
@@ -164,6 +177,7 @@ struct Kernel final : c10::OperatorKernel {
     if (op->kind == Kind::kUnknown) prepare();
     if (op->kind == Kind::kComposite) return true;
     auto args = python_arguments(*op, *stack);
+    const BelowSubclasses guard;
     hook("check_call")(op->overload, args);
     try {
       const bool is_composite = run(stack);
@@ -230,6 +244,7 @@ struct Kernel final : c10::OperatorKernel {
   }
 
   py::object miss(const Packed& packed, Stack* stack) {
+    const BelowSubclasses guard;
     auto args = python_arguments(*op, *stack);
     if (op->kind == Kind::kPython) return hook("call_python")(op->overload, args);
     return call_miss("miss", py::object(op->overload), args, packed);

@@ -299,3 +299,77 @@ def test_cache_statistics():
     (x + x).sum().item()
     after = torch.tpu._get_cache_stats()
     assert after["num_cache_reqs"] > before["num_cache_reqs"] and after["num_cache_hits"] >= before["num_cache_hits"]
+
+
+def test_lazy_modules(counters):
+    model = nn.Sequential(nn.LazyConv2d(3, 2), nn.LazyBatchNorm2d()).tpu()
+    assert model(torch.ones(1, 2, 4, 4, device=DEVICE)).device.type == DEVICE
+    assert nn.LazyLinear(3).to(DEVICE)(torch.ones(2, 4, device=DEVICE)).shape == (2, 3)
+    assert nn.LazyLinear(3, device=DEVICE).half().cpu().weight.dtype is torch.float16
+    assert not counters.fallbacks
+
+
+NUMBER_ON_THE_HOST = {
+    "in place": lambda x, y: x.add_(y),
+    "item": lambda x, y: x[()].mul_(y),
+    "lerp": lambda x, y: x.lerp_(y, y),
+    "out": lambda x, y: torch.exp(y, out=x),
+    "foreach": lambda x, y: torch._foreach_add_([x], [y]),
+    "one of two": lambda x, y: torch.max(y[None], 0, out=(torch.empty_like(y), x.long())),
+}
+
+
+@pytest.mark.parametrize("name", NUMBER_ON_THE_HOST)
+@pytest.mark.parametrize("mode", torch.tpu.EagerMode)
+def test_a_number_on_the_host_is_not_written_from_the_device(name, mode):
+    """As with CUDA. It may be read; and `fill_` and `copy_` take their values from anywhere."""
+    x, y = torch.tensor(1.0), torch.tensor(2.0, device=DEVICE)
+    with torch.tpu.set_eager_mode(mode):
+        with pytest.raises(RuntimeError, match="same device"):
+            NUMBER_ON_THE_HOST[name](x, y)
+        assert x.item() == 1 and (y + x).item() == 3
+        assert x.fill_(y).item() == 2 and x.copy_(y * 2).item() == 4
+
+
+def test_padded_batches_in_transformer_modules(counters):
+    """In evaluation mode PyTorch would make a nested tensor of them."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2).eval()
+    mask = torch.tensor([[False, False, False, True, True], [False] * 5])
+    x = torch.randn(2, 5, 8)
+    with torch.no_grad():
+        wanted = model(x, src_key_padding_mask=mask)
+        found = model.to(DEVICE)(x.to(DEVICE), src_key_padding_mask=mask.to(DEVICE))
+    torch.testing.assert_close(found.cpu()[~mask], wanted[~mask])
+    assert not counters.fallbacks
+
+
+def test_layouts_that_are_not_dense_are_refused():
+    cases = [
+        lambda: nn.Embedding(5, 3, sparse=True, device=DEVICE)(torch.tensor([1], device=DEVICE)).sum().backward(),
+        lambda: torch.sparse_coo_tensor([[0]], [1.0], (2,), device=DEVICE),
+        lambda: torch.eye(3).to_sparse().to(DEVICE),
+        lambda: torch.nested.nested_tensor([torch.ones(2, 3)]).to(DEVICE),
+        lambda: torch.nested.as_nested_tensor([torch.ones(2, 3, device=DEVICE)]),
+    ]
+    for case in cases:
+        with pytest.raises(NotImplementedError, match=r"dense tensors only|no strided nested"):
+            case()
+
+
+def test_the_trainer_of_transformers(tmp_path):
+    """Accelerate must move the model to where `TrainingArguments` puts the data."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4
+    )
+    model = transformers.LlamaForCausalLM(config)
+    data = [{"input_ids": torch.arange(4) + i, "labels": torch.arange(4) + i} for i in range(8)]
+    arguments = transformers.TrainingArguments(
+        str(tmp_path), max_steps=3, report_to=[], logging_steps=1, disable_tqdm=True
+    )
+    trainer = transformers.Trainer(model=model, args=arguments, train_dataset=data)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert arguments.device.type == next(model.parameters()).device.type == DEVICE
+    assert losses[2] < losses[0]

@@ -100,3 +100,61 @@ def test_complex_numbers_have_no_order(name, mode):
     with torch.tpu.set_eager_mode(mode), pytest.raises(wanted.type) as found:
         COMPLEX[name](host.to("tpu"))
     assert str(wanted.value).splitlines()[0] in str(found.value)
+
+
+def _put(x, index, value):
+    x[index] = value
+
+
+FLOATS, INDEX = torch.zeros(3), torch.tensor([0])
+REFUSED = {
+    "float indices": lambda d: _put(FLOATS.to(d), INDEX.to(d).float(), 7.0),
+    "short indices": lambda d: FLOATS.to(d)[INDEX.to(d).short()],
+    "index_select": lambda d: FLOATS.to(d).index_select(0, INDEX.to(d).float()),
+    "index_fill": lambda d: FLOATS.to(d).index_fill(0, INDEX.to(d).float(), 1),
+    "index_put of another dtype": lambda d: _put(torch.zeros(3, dtype=torch.int64, device=d), INDEX.to(d), torch.ones(1).to(d)),
+    "index_add of another dtype": lambda d: FLOATS.to(d).index_add(0, INDEX.to(d), torch.ones(1).double().to(d)),
+    "scatter of another dtype": lambda d: FLOATS.to(d).scatter(0, INDEX.to(d), torch.ones(1).half().to(d)),
+    "masked_scatter of another dtype": lambda d: FLOATS.to(d).masked_scatter(FLOATS.to(d) == 0, FLOATS.double().to(d)),
+    "addmm": lambda d: torch.addmm(FLOATS.double().to(d), torch.ones(3, 3).to(d), torch.ones(3, 3).to(d)),
+    "baddbmm": lambda d: torch.baddbmm(torch.ones(1, 3, 3).double().to(d), *[torch.ones(1, 3, 3).to(d)] * 2),
+    "integer power": lambda d: torch.arange(3).to(d) ** -1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("mode", torch.tpu.EagerMode)
+def test_dtypes_are_refused_as_on_the_cpu(name, mode):
+    with pytest.raises((RuntimeError, IndexError)) as wanted:
+        REFUSED[name]("cpu")
+    with torch.tpu.set_eager_mode(mode), pytest.raises(wanted.type) as found:
+        REFUSED[name]("tpu")
+    assert str(wanted.value).splitlines()[0] in str(found.value)
+
+
+DOMAINS = {
+    "binary_cross_entropy": lambda x: torch.nn.functional.binary_cross_entropy(x + 1, x),
+    "bernoulli": lambda x: torch.bernoulli(x + 1),
+    "poisson": lambda x: torch.poisson(-x),
+    "masked_scatter": lambda x: torch.zeros_like(x).masked_scatter(x > 0, x[:1]),
+    "histc": lambda x: torch.histc(x / 0, 3),
+}
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+@pytest.mark.parametrize("mode", torch.tpu.EagerMode)
+def test_values_outside_of_an_operators_domain(name, mode):
+    with torch.tpu.set_eager_mode(mode), pytest.raises(RuntimeError, match=name):
+        DOMAINS[name](torch.tensor([1.0, 2.0], device="tpu")).cpu()
+
+
+@pytest.mark.parametrize("name", ["svd", "svdvals", "eig", "eigvals", "eigh", "pinv", "matrix_rank"])
+@pytest.mark.parametrize("mode", torch.tpu.EagerMode)
+def test_matrices_that_have_no_decomposition(name, mode):
+    """LAPACK writes no results then; others that do not depend on them are there."""
+    with torch.tpu.set_eager_mode(mode):
+        good = torch.ones(3, device="tpu") * 2
+        with pytest.raises(torch.linalg.LinAlgError, match="failed to converge"):
+            answer = getattr(torch.linalg, name)(torch.full((3, 3), float("nan"), device="tpu"))
+            (answer if isinstance(answer, torch.Tensor) else answer[0]).cpu()
+        assert good.tolist() == [2.0] * 3

@@ -208,6 +208,22 @@ def cells_without_biases_are_traced() -> None:
     module.rnn_cell_checkSizes = check
 
 
+def accelerate_finds_the_device() -> None:
+    """Accelerate, and so the Trainer of Transformers, moves models to the CPU where it finds none of the devices it lists.
+
+    To be removed when `accelerate.PartialState.default_device` asks `torch.accelerator`, as `TrainingArguments` does.
+    """
+    state: Any = sys.modules["accelerate.state"].PartialState
+    original = state.default_device.fget
+
+    def default_device(self: Any) -> torch.device:
+        found: torch.device = original(self)
+        current = torch.accelerator.current_accelerator() if found.type == "cpu" else None
+        return found if current is None or current.type != "tpu" else torch.device("tpu")
+
+    state.default_device = property(default_device, doc=state.default_device.__doc__)
+
+
 def operators_without_meta_kernels_are_tried_on_the_cpu() -> None:
     """PyTorch finds what an operator without a meta kernel returns by a call on zeros, made by `zeros_like` of fake tensors.
 

@@ -78,9 +78,12 @@ def register() -> None:
 
     torch._register_device_module("tpu", module.make())
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    # What an uninitialized parameter lets be done to it, as `cuda`.
+    torch.nn.parameter.UninitializedTensorMixin._allowed_methods.append(torch.Tensor.tpu)
     patches.apply()
     backend.register()
     imports.after("torch._dynamo", _set_up_compiler)
+    imports.after("accelerate.state", patches.accelerate_finds_the_device)
     collectives.register()
     settings.watch("eager_mode", _set_mode)
     _set_mode(settings.eager_mode)

@@ -88,7 +88,7 @@ class Call:
             self.trace.bind(base, self.before[operand])
         storage = self.bases[operand].untyped_storage()
         meta = torch.empty(0, dtype=given.dtype, device="meta")
-        meta.set_(storage, given.storage_offset(), given.shape, given.stride())
+        meta.set_(storage, given.storage_offset(), given.size(), given.stride())
         if given.is_conj():
             torch._C._set_conj(meta, True)
         if given.is_neg():

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch._ops import OpOverload
 
-from torch_tpu import _plug, hlo
+from torch_tpu import _plug, errors, hlo
 from torch_tpu.eager import transfer
 from torch_tpu.eager.program import Program, aval_id, num_bytes, spec_of
 from torch_tpu.ops import registry, schema
@@ -136,7 +136,7 @@ NO_OVERLAP = frozenset({"aten::cat.out", "aten::gather.out", "aten::masked_selec
 
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     """The first byte of a tensor and the one behind its last."""
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    last = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
     start = int(tensor.storage_offset()) * tensor.itemsize
     return start, start + (last + 1) * tensor.itemsize if tensor.numel() else start
 
@@ -358,3 +358,25 @@ def _meta(value: Any) -> Any:
 
 
 __all__ = ["OPERATORS", "SPECIAL", "Spec", "cut_rows", "registry", "resize_outputs", "retype_arguments"]
+
+
+# ------------------------------------------------------------------------------------------------ nested tensors
+
+
+@operator("_nested_tensor_from_mask_left_aligned")
+def nested_tensor_from_mask_left_aligned(t: torch.Tensor, mask: torch.Tensor) -> bool:
+    """Transformer modules ask it whether to make their input a nested tensor: it stays padded."""
+    return False
+
+
+@operator(
+    "_nested_tensor_from_tensor_list", "_nested_view_from_buffer", "_nested_tensor_from_mask", "_nested_from_padded"
+)
+def refuse_nested_tensor(*args: Any, **kwargs: Any) -> NoReturn:
+    """A strided nested tensor on a device without kernels for it ends the process where autograd looks at it."""
+    raise errors.UnsupportedOpError(
+        errors.message(
+            "the device has no strided nested tensors",
+            do="use layout=torch.jagged, or padded tensors with a mask",
+        )
+    )

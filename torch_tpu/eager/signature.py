@@ -57,7 +57,7 @@ def _describe(
     if given.device.type == "cpu":
         parts[f"{name}: size"] = "() on the CPU"
         return
-    size, stride = tuple(given.shape), tuple(given.stride())
+    size, stride = tuple(given.size()), tuple(given.stride())
     parts[f"{name}: size"] = size
     parts[f"{name}: layout"] = "contiguous" if stride == views.contiguous_strides(size) else f"strides {stride}"
     operand = code & 0xFFFFFFFF
@@ -73,7 +73,7 @@ def _storage(given: torch.Tensor, aval: int, by_offset: bool) -> str:
     if aval <= 0:
         return f"{given.untyped_storage().nbytes()} bytes never written"
     shape, dtype = spec_of(aval)
-    if shape == tuple(given.shape) and dtype == given.dtype:
+    if shape == tuple(given.size()) and dtype == given.dtype:
         return "its own"
     offset = "any offset" if by_offset else f"offset {given.storage_offset()}"
     return f"{_dtype(dtype)} {shape} at {offset}"

@@ -142,8 +142,15 @@ def to_tpu(value: Any) -> Any:
     return value
 
 
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory without a subclass: an uninitialized parameter, for one, has no `shape`."""
+    known = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return tensor if known else torch.Tensor._make_subclass(torch.Tensor, tensor)
+
+
 def copy_(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     """aten::copy_ where one side is on the host."""
+    given, target, source = target, _plain(target), _plain(source)
     if target.shape != source.shape and torch.broadcast_shapes(target.shape, source.shape) != target.shape:
         raise RuntimeError(
             f"The size of tensor a {tuple(target.shape)} must match the size of tensor b {tuple(source.shape)}"
@@ -152,7 +159,7 @@ def copy_(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
         to_device(target, source)
     else:
         target.copy_(to_host(source))
-    return target
+    return given
 
 
 def item(tensor: torch.Tensor) -> bool | int | float | complex:

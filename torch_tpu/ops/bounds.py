@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_tpu import hlo
+from torch_tpu.hlo import Value
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -126,3 +127,9 @@ def check(op: str, named: Arguments) -> None:
 
 def _key(op: str) -> str:
     return op.removeprefix("aten::").rstrip("_")
+
+
+def require_all(platform: str, holds: Value, message: str) -> None:
+    """On the CPU the program fails where a bool of any shape is not true everywhere; elsewhere nothing is checked."""
+    if platform == "cpu" and holds.numel:
+        hlo.fail_if(hlo.reduce_or(~holds, range(holds.ndim)), message)

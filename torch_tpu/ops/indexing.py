@@ -14,6 +14,7 @@ import torch
 
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
+from torch_tpu.ops.bounds import require_all
 from torch_tpu.ops.registry import Context, lowering
 
 
@@ -208,9 +209,14 @@ def masked_fill(ctx: Context, x: Value, mask: Value, value: Value) -> Value:
 @lowering("masked_scatter")
 def masked_scatter(ctx: Context, x: Value, mask: Value, source: Value) -> Value:
     x, mask = hlo.broadcast_to(x, ctx.out.shape), hlo.broadcast_to(mask, ctx.out.shape)
-    if not x.numel or not source.numel:
+    if not x.numel:
+        return x
+    if not source.numel:
+        require_all(ctx.platform, ~mask, "aten::masked_scatter: source has no elements, and the mask has some")
         return x
     ranks = prefix_sum(hlo.convert(hlo.flatten(mask), position_dtype(x.numel, source.numel)))
+    enough = hlo.less_equal(ranks, source.numel)
+    require_all(ctx.platform, enough, "aten::masked_scatter: source has fewer elements than the mask has true ones")
     values = hlo.take(hlo.flatten(source), ranks - 1)
     return hlo.select(mask, hlo.reshape(values, x.shape), hlo.convert(x, source.dtype))
 

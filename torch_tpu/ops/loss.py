@@ -10,6 +10,7 @@ import torch
 
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
+from torch_tpu.ops.bounds import require_all
 from torch_tpu.ops.registry import RESULT, Context, lowering
 
 ELEMENTS, MEAN = 0, 1
@@ -77,6 +78,8 @@ def binary_cross_entropy(
     ctx: Context, x: Value, target: Value, weight: Value | None = None, reduction: int = MEAN
 ) -> Value:
     """The logarithms are kept above -100, as PyTorch documents."""
+    inside = hlo.greater_equal(x, 0) & hlo.less_equal(x, 1)
+    require_all(ctx.platform, inside, "aten::binary_cross_entropy: all elements of input should be between 0 and 1")
     positive = hlo.maximum(hlo.log(x), -100.0)
     negative = hlo.maximum(hlo.log1p(-x), -100.0)
     loss = (target - 1) * negative - target * positive

@@ -21,6 +21,7 @@ import torch
 
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
+from torch_tpu.ops.bounds import require_all
 from torch_tpu.ops.registry import Context, Spec, lowering
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -394,8 +395,14 @@ def random_to(ctx: Context, x: Value, high: int) -> Value:
     return integers(ctx, ctx.out.shape, 0, high)
 
 
+def _require_probability(ctx: Context, p: Value) -> None:
+    inside = hlo.greater_equal(p, 0) & hlo.less_equal(p, 1)
+    require_all(ctx.platform, inside, "aten::bernoulli: expected probabilities from 0 to 1")
+
+
 @lowering("bernoulli", random=True)
 def bernoulli(ctx: Context, probability: Value) -> Value:
+    _require_probability(ctx, probability)
     return coin(ctx, ctx.out.shape, hlo.convert(probability, hlo.compute_dtype(probability.dtype)))
 
 
@@ -406,6 +413,7 @@ def bernoulli_p(ctx: Context, x: Value, p: Value | float) -> Value:
 
 @lowering("bernoulli.Tensor", random=True)
 def bernoulli_tensor(ctx: Context, x: Value, p: Value) -> Value:
+    _require_probability(ctx, p)
     dtype = torch.float64 if p.dtype is torch.float64 else torch.float32
     return coin(ctx, ctx.out.shape, hlo.broadcast_to(hlo.convert(p, dtype), ctx.out.shape))
 

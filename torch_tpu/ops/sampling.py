@@ -13,6 +13,7 @@ import torch
 
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
+from torch_tpu.ops.bounds import require_all
 from torch_tpu.ops.gamma import log1p_deficit, stirling, until_settled
 from torch_tpu.ops.random import from_zero, log_uniform, standard_normal
 from torch_tpu.ops.registry import Context, lowering
@@ -171,6 +172,9 @@ def _count_arrivals(ctx: Context, wanted: Value, limit: Value, gap: Callable[[Va
 @lowering("poisson", random=True)
 def poisson(ctx: Context, mean: Value) -> Value:
     """Means below 10: the number of exponential gaps up to the mean."""
+    require_all(
+        ctx.platform, hlo.greater_equal(mean, 0), "aten::poisson: invalid Poisson rate, expected it to be non-negative"
+    )
     mean = hlo.convert(mean, hlo.compute_dtype(mean.dtype))
     large = hlo.greater_equal(mean, 10)
     few = _count_arrivals(ctx, hlo.less(mean, 10), mean, lambda log_u: -log_u, inclusive=False)
