@@ -100,3 +100,39 @@ def test_quotients_are_rounded_once():
             assert torch.equal((x.to("tpu") / on_device).cpu(), x / divisor)
     for size in (41, 47, 55, 61):
         assert torch.ones(3, size, device="tpu").mean(1).tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("mode", torch.tpu.EagerMode)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_masks_do_not_hide_nan(mode, dtype):
+    """0 times infinity is NaN, also where the 0 was False: a mask multiplied with a loss shows that the loss is broken."""
+    mask, y = torch.tensor([True, False, False]), torch.tensor([float("inf"), float("inf"), float("nan")], dtype=dtype)
+
+    def products(mask, y):
+        return mask * y, mask.to(y.dtype) * y, (1 - mask.to(y.dtype)) * y, (y == y) * y
+
+    with torch.tpu.set_eager_mode(mode):
+        found = products(mask.to("tpu"), y.to("tpu"))
+        compiled = torch.compile(products, backend="tpu")(mask.to("tpu"), y.to("tpu"))
+        for wanted, one, other in zip(products(mask, y), found, compiled, strict=True):
+            torch.testing.assert_close(one.cpu(), wanted, equal_nan=True)
+            torch.testing.assert_close(other.cpu(), wanted, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int32])
+def test_bounds_that_do_not_fit_are_refused(dtype):
+    x = torch.tensor([3], dtype=dtype)
+    for call in (lambda x: x.clamp(max=2**40), lambda x: x.clamp(min=0, max=2**33), lambda x: x.clamp_max(2**40)):
+        for device in ("cpu", "tpu"):
+            with pytest.raises(RuntimeError, match="without overflow"):
+                call(x.to(device))
+    assert x.to("tpu").clamp(max=2).item() == 2 and x.to("tpu").clamp(max=2.5).item() == 2.5
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz]
+)
+@pytest.mark.parametrize("source", [torch.float32, torch.float16, torch.bfloat16])
+def test_casts_to_float8_end_as_on_the_cpu(source, dtype):
+    x = torch.tensor([448, 464, 465, 500, 6e4, float("inf"), -500, float("nan"), 240, 249]).to(source)
+    torch.testing.assert_close(x.to("tpu").to(dtype).float().cpu(), x.to(dtype).float(), equal_nan=True)

@@ -83,10 +83,19 @@ def convert(x: Value, dtype: torch.dtype) -> Value:
         return compare("NE", x, full_like(x, 0))
     if x.dtype.is_complex and not dtype.is_complex:
         return convert(real(x), dtype)
+    if x.dtype is torch.bool and (dtype.is_floating_point or dtype.is_complex):
+        # XLA makes a choice between y and 0 of the product of a converted bool and y, which NaN and infinity must not be.
+        return subtract(1, _converted(bitwise_not(x), dtype))
+    if dtype is torch.float8_e4m3fn and types.SATURATES:
+        x = clamp(-types.LARGEST_E4M3, x, types.LARGEST_E4M3)
     if x.dtype.is_floating_point and types.is_unsigned(dtype):
         x = convert(x, torch.int64)  # negative numbers wrap, as in PyTorch; XLA alone would clamp them at zero
     elif x.dtype.is_floating_point and types.is_integer(dtype) and dtype.itemsize < 4:
         x = convert(x, torch.int32)
+    return _converted(x, dtype)
+
+
+def _converted(x: Value, dtype: torch.dtype) -> Value:
     return emit(f"stablehlo.convert {x.name} : ({x.type}) -> {tensor_type(x.shape, dtype)}", x.shape, dtype)
 
 

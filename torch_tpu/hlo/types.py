@@ -39,6 +39,11 @@ _UNSIGNED = (torch.uint8, torch.uint16, torch.uint32, torch.uint64)
 _BITS = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
 
 
+LARGEST_E4M3 = torch.finfo(torch.float8_e4m3fn).max
+SATURATES = torch.tensor(2 * LARGEST_E4M3).to(torch.float8_e4m3fn).float().item() == LARGEST_E4M3
+"""Whether casts to float8_e4m3fn end at its largest number; before PyTorch 2.13 they overflowed to NaN."""
+
+
 def element_name(dtype: torch.dtype) -> str:
     try:
         return NAMES[dtype]

@@ -7,7 +7,7 @@ arithmetic is in `arithmetic.py`; comparisons, logic and bits are in `compare.py
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -18,14 +18,14 @@ from torch_tpu.ops.registry import NONE, RESULT, Context, Promote, lowering
 Builder = Callable[..., Value]
 
 
-def table(rows: Mapping[str, Builder], promote: Promote) -> None:
+def table(rows: Mapping[str, Builder], promote: Promote, fitted: Sequence[str] = ()) -> None:
     """Registers builders that take the call's values and nothing else."""
 
     def without_context(builder: Builder) -> Builder:
         return lambda ctx, *values: builder(*values)
 
     for op, builder in rows.items():
-        lowering(op, promote=promote)(without_context(builder))
+        lowering(op, promote=promote, fitted=fitted)(without_context(builder))
 
 
 def _unless_integer(builder: Builder) -> Builder:
@@ -304,7 +304,7 @@ def where(ctx: Context, condition: Value, x: Value, y: Value) -> Value:
     return hlo.select(hlo.convert(condition, torch.bool), hlo.convert(x, dtype), hlo.convert(y, dtype))
 
 
-@lowering("clamp", "clamp.Tensor", promote=RESULT)
+@lowering("clamp", "clamp.Tensor", promote=RESULT, fitted=("min", "max"))
 def clamp(ctx: Context, x: Value, min: Value | None = None, max: Value | None = None) -> Value:
     """The upper bound wins over the lower one; NaN in any of the three stays."""
     if min is not None:
@@ -320,6 +320,7 @@ table(
         "clamp_min.Tensor": hlo.maximum,
     },
     RESULT,
+    fitted=("min", "max"),
 )
 
 
