@@ -19,7 +19,7 @@ from torch_tpu.eager import configure, fallback, host, signature
 from torch_tpu.eager.call import Call, Codes
 from torch_tpu.eager.program import Program
 from torch_tpu.eager.trace import is_static_integral, is_wide
-from torch_tpu.hlo import Value
+from torch_tpu.hlo import Value, is_integer
 from torch_tpu.ops import decomp, registry, schema
 from torch_tpu.runtime import platform
 from torch_tpu.tensor import views
@@ -180,6 +180,8 @@ class _OpCall(Call):
         rule = schema.lowering_of(self.op)
         if self._fitted is None or rule is None or self.op._schema.arguments[place].name not in rule.fitted:
             return super()._scalar_dtype(place, number)
+        if rule.promote is not registry.NONE and not (is_integer(self._fitted) and isinstance(number, int)):
+            return super()._scalar_dtype(place, number)  # the result's dtype is another one, or the number is rounded
         return self._fitted
 
     def split_arguments(self) -> tuple[list[Any], dict[str, Any]]:
