@@ -22,8 +22,8 @@ struct Aval {
 auto& avals = *new std::vector<Aval>;
 
 // A view *selects* if its dimensions are whole or cut dimensions of the array and it takes one index of at least one
-// other: x[i], x[:, i], x[i, j]. Then only those indices vary in a loop, and they are data; `fixed` is the rest of the
-// offset.
+// other, x[i], x[:, i], x[i, j], or cuts the first one, x[i:j]. Then only those indices vary in a loop, and they are data;
+// `fixed` is the rest of the offset.
 bool selects(const Slot* slot, const at::Tensor& t, int64_t& fixed) {
   if (!slot->holds()) return false;
   const auto& aval = avals[slot->aval];
@@ -31,6 +31,7 @@ bool selects(const Slot* slot, const at::Tensor& t, int64_t& fixed) {
   const auto sizes = t.sizes(), strides = t.strides();
   const auto offset = t.storage_offset();
   int64_t matched = 0, wanted = 0, selected = 0, start = 0;
+  bool cuts = false;
   for (int64_t size : sizes) {
     if (size == 0) return false;
     wanted += size > 1;
@@ -43,13 +44,16 @@ bool selects(const Slot* slot, const at::Tensor& t, int64_t& fixed) {
     for (size_t i = 0; i < sizes.size(); ++i)
       if (sizes[i] > 1 && strides[i] == aval.stride[dim]) length = length ? -1 : sizes[i];
     if (length < 0 || (length > 0 && index + length > aval.size[dim])) return false;
-    if (length > 0) {
-      ++matched, start += index * aval.stride[dim];
-    } else {
+    const bool is_first = matched + selected == 0;
+    if (length == 0) {
       ++selected;
+    } else if (is_first && length < aval.size[dim]) {
+      ++matched, cuts = true;
+    } else {
+      ++matched, start += index * aval.stride[dim];
     }
   }
-  if (matched != wanted || selected == 0 || offset / aval.stride[0] >= aval.size[0]) return false;
+  if (matched != wanted || (selected == 0 && !cuts) || offset / aval.stride[0] >= aval.size[0]) return false;
   fixed = start;
   return true;
 }

@@ -160,6 +160,30 @@ def test_views_are_read_without_a_program(counters):
     assert counters.executions == 0
 
 
+def test_slices_share_programs(counters):
+    """Minibatches: where a slice starts is data, for what reads it and for what writes to it."""
+    data = torch.randn(50, 8)
+    x = data.to(DEVICE)
+
+    def step(x, start):
+        batch = x[start : start + 7]
+        x[start : start + 7, 2:5] += batch.t().sum() + batch[:, 1:4].sin()
+        batch.mul_(0.5)
+        return batch[1:] + 1
+
+    compiled = torch.compile(lambda batch: (batch * 2, batch[2:].t()), backend=DEVICE)
+    for start in (0, 1, 14, 43):
+        torch.testing.assert_close(step(x, start).cpu(), step(data, start))
+        for one, other in zip(
+            compiled(x[start : start + 7]), (data[start : start + 7] * 2, data[start + 2 : start + 7].t())
+        ):
+            torch.testing.assert_close(one.cpu(), other)
+        if not start:
+            made = counters.compiles + counters.disk_hits + counters.memory_hits
+    torch.testing.assert_close(x.cpu(), data)
+    assert counters.compiles + counters.disk_hits + counters.memory_hits == made
+
+
 def test_loaders_in_worker_processes():
     torch.ones(1, device="tpu").item()  # the device is in use when the workers are forked
     data = torch.utils.data.TensorDataset(torch.arange(20.0))

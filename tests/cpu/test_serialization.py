@@ -136,6 +136,12 @@ def test_safetensors(tmp_path):
     saved = {"a": torch.randn(3, 3, device="tpu"), "b": torch.ones(2, dtype=torch.bfloat16, device="tpu")}
     safetensors.save_file(saved, tmp_path / "x.safetensors")
     loaded = safetensors.load_file(tmp_path / "x.safetensors")
+    there = safetensors.load_file(tmp_path / "x.safetensors", device="tpu")
+    assert all(value.device.type == "tpu" and torch.equal(value.cpu(), loaded[name]) for name, value in there.items())
+    model, other = torch.nn.Linear(3, 2, device="tpu"), torch.nn.Linear(3, 2, device="tpu")
+    safetensors.save_model(model, str(tmp_path / "model.safetensors"))
+    safetensors.load_model(other, tmp_path / "model.safetensors", device="tpu")
+    assert torch.equal(other.weight.cpu(), model.weight.cpu())
     assert all(same(loaded[name], saved[name].cpu()) for name in saved)
     with pytest.raises(RuntimeError, match="share memory"):
         safetensors.save_file({"a": saved["a"], "same": saved["a"]}, tmp_path / "y.safetensors")

@@ -224,6 +224,24 @@ def accelerate_finds_the_device() -> None:
     state.default_device = property(default_device, doc=state.default_device.__doc__)
 
 
+def safetensors_loads_to_the_device() -> None:
+    """`safetensors.torch.load_file(..., device="tpu")`: its reader knows the devices by name, and not this one.
+
+    To be removed when safetensors takes any device that PyTorch has.
+    """
+    module: Any = sys.modules["safetensors.torch"]
+    original = module.load_file
+
+    @functools.wraps(original)
+    def load_file(filename: Any, device: Any = "cpu", *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
+        if not str(device).startswith("tpu"):
+            loaded: dict[str, torch.Tensor] = original(filename, device, *args, **kwargs)
+            return loaded
+        return {name: value.to(device) for name, value in original(filename, "cpu", *args, **kwargs).items()}
+
+    module.load_file = load_file
+
+
 def operators_without_meta_kernels_are_tried_on_the_cpu() -> None:
     """PyTorch finds what an operator without a meta kernel returns by a call on zeros, made by `zeros_like` of fake tensors.
 

@@ -225,22 +225,24 @@ def _selection(shape: Sequence[int], view: View, offset: Value) -> tuple[list[Va
     """Starts and lengths of the window that a selecting view takes of an array, and the view's dimensions in it.
 
     The view's dimensions are whole or cut dimensions of the array, and it takes one index of each other one; only
-    those indices depend on the offset operand. csrc/dispatch.cpp decides which views are of this kind.
+    those indices, and where the first dimension is cut, depend on the offset operand. csrc/pack.cpp decides which views
+    are of this kind.
     """
     dims = {view.stride[dim]: dim for dim, size in enumerate(view.size) if size > 1}
     dtype = torch.int32 if offset.dtype is torch.int32 else torch.int64
     starts, lengths, kept = [], [], []
-    for stride, size in zip(contiguous_strides(shape), shape, strict=True):
+    first = next((dim for dim, size in enumerate(shape) if size > 1), 0)
+    for dim, (stride, size) in enumerate(zip(contiguous_strides(shape), shape, strict=True)):
+        length = view.size[dims[stride]] if stride in dims and size > 1 else 1
         if size == 1:
             starts.append(hlo.scalar(0, dtype))
-            lengths.append(1)
-        elif stride in dims:
+        elif length > 1 and not (dim == first and length < size):
             starts.append(hlo.scalar(view.offset // stride % size, dtype))
-            lengths.append(view.size[dims[stride]])
-            kept.append(dims[stride])
         else:
             starts.append(hlo.remainder(hlo.divide(offset, stride), size))
-            lengths.append(1)
+        lengths.append(length)
+        if length > 1:
+            kept.append(dims[stride])
     return starts, lengths, tuple(kept)
 
 
