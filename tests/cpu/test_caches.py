@@ -186,7 +186,7 @@ def test_recompiles_of_operators_are_explained(why):
     assert why(lambda: torch.mul(x, 0.5)) == ("argument other: a number (int) -> a number (float)",)
     assert why(lambda: torch.mul(square[1:, :8], other)) == (
         "argument self: layout strides (1, 8) -> strides (9, 1)",
-        "argument self: storage its own -> float32 (9, 9) at offset 9",
+        "argument self: storage its own -> float32 (9, 9) at any offset",
     )
 
 

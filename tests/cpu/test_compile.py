@@ -202,6 +202,23 @@ def test_parts_keep_the_order_of_their_dimensions():
     assert order == sorted(range(4), key=function(x)[1].stride().__getitem__)
 
 
+@pytest.mark.parametrize("train", [True, False])
+def test_results_have_the_strides_of_the_graph(train, counters):
+    """To the graph a batch norm of a transposed tensor is transposed, so that a reshape behind it has become a view."""
+    norm = nn.BatchNorm1d(4).train(train)
+    x = torch.randn(2, 5, 4)
+
+    def function(norm, x):
+        y = norm(x.transpose(1, 2))
+        return y.transpose(1, 2).reshape(10, 4) * 2, y
+
+    wanted = function(norm, x)
+    found = torch.compile(function, backend="tpu", fullgraph=True)(norm.to("tpu"), x.to("tpu"))
+    for one, other in zip(wanted, found, strict=True):
+        torch.testing.assert_close(other.cpu(), one)
+    assert not counters.calls_in_between
+
+
 def test_aliased_inputs(x):
     def function(a, b):
         a.add_(1)

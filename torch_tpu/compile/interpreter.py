@@ -16,14 +16,18 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx.node import map_aggregate, map_arg
 
 from torch_tpu.eager import origins
+from torch_tpu.eager.call import is_whole
 from torch_tpu.eager.observe import observers
 from torch_tpu.eager.trace import Trace
 from torch_tpu.errors import TpuError
 from torch_tpu.hlo import Value
+from torch_tpu.ops import schema
+from torch_tpu.tensor import views
 
 META = torch.device("meta")
 
 Handler = Callable[..., Any]
+Strides = dict[int, tuple[int, ...]]
 HANDLERS: dict[str, Handler] = {}
 """Higher-order operator -> function of (interpreter, *args, **kwargs); filled by `control_flow`."""
 
@@ -47,6 +51,27 @@ class CannotLower(Exception):
         super().__init__(f"{node.format_node()}: {reason}")
         self.node = node
         self.reason = reason
+
+
+STRIDES = "torch_tpu_strides"
+"""In a node's `meta`, where its fake tensors are not kept: their strides by their place, those that are contiguous left out."""
+
+
+def strides_of(node: fx.Node) -> Strides | None:
+    """The strides of a node's results that are not contiguous; None where nothing is known of them."""
+    if "val" not in node.meta:
+        kept: Strides | None = node.meta.get(STRIDES)
+        return kept
+    value = node.meta["val"]
+    found: Strides = {}
+    for place, item in enumerate(value if isinstance(value, (tuple, list)) else [value]):
+        if not isinstance(item, torch.Tensor) or any(
+            isinstance(n, torch.SymInt) for n in (*item.shape, *item.stride())
+        ):
+            continue
+        if item.stride() != views.contiguous_strides(item.shape):
+            found[place] = item.stride()
+    return found
 
 
 class Interpreter:
@@ -92,8 +117,8 @@ class Interpreter:
             if isinstance(node.target, OpOverload):
                 if observers:
                     with observers[-1].node_traced(node):
-                        return self.call(node.target, args, kwargs)
-                return self.call(node.target, args, kwargs)
+                        return self._laid_out(node, self.call(node.target, args, kwargs))
+                return self._laid_out(node, self.call(node.target, args, kwargs))
             if isinstance(node.target, HigherOrderOperator):
                 handler = HANDLERS.get(node.target.name())
                 if handler is None:
@@ -105,6 +130,29 @@ class Interpreter:
             raise CannotLower(node, error.reason) from error
         except FAILURES as error:
             raise CannotLower(node, f"{type(error).__name__}: {error}") from error
+
+    def _laid_out(self, node: fx.Node, answer: Any) -> Any:
+        """New tensors with the strides that the graph was made with: what views it has depends on them."""
+        target, known = node.target, strides_of(node)
+        assert isinstance(target, OpOverload)
+        if known is None or target._schema.is_mutable or schema.returns_view(target):
+            return answer
+        if isinstance(answer, torch.Tensor):
+            return self._with_strides(answer, known.get(0))
+        if not isinstance(answer, (tuple, list)):
+            return answer
+        return [
+            self._with_strides(item, known.get(place)) if isinstance(item, torch.Tensor) else item
+            for place, item in enumerate(answer)
+        ]
+
+    def _with_strides(self, made: torch.Tensor, strides: tuple[int, ...] | None) -> torch.Tensor:
+        size = tuple(made.shape)
+        strides = strides or views.contiguous_strides(size)
+        differ = any(a != b and n > 1 for a, b, n in zip(made.stride(), strides, size, strict=True))
+        if not differ or not is_whole(made) or views.physical_order(size, strides) is None:
+            return made
+        return self.new(self.read(made), torch.empty_strided(size, strides, dtype=made.dtype, device=META))
 
     def call(self, op: OpOverload, args: Any, kwargs: Any) -> Any:
         """One ATen call; with host tensors only, it is made on the host."""

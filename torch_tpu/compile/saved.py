@@ -23,6 +23,7 @@ from torch._inductor.output_code import OutputCode
 import torch_tpu
 from torch_tpu import settings
 from torch_tpu.compile.decompositions import table
+from torch_tpu.compile.interpreter import STRIDES, strides_of
 from torch_tpu.compile.options import Options
 from torch_tpu.eager import origins
 from torch_tpu.eager.observe import observers
@@ -59,7 +60,10 @@ class SavedGraph(OutputCode):
         module, *rest = self._made_from
         if self.holds_tensors:
             raise BypassAOTAutogradCache("the graph holds tensors on the device")
-        kept = {"val", "stack_trace"} if self.needs_values else {"stack_trace"}
+        kept = {"val", "stack_trace"} if self.needs_values else {STRIDES, "stack_trace"}
+        for node in module.graph.nodes:
+            if node.op == "call_function" and (strides := strides_of(node)) is not None:
+                node.meta[STRIDES] = strides
         options = _graph_pickler.Options(ops_filter=None, node_metadata_key_filter=kept.__contains__)
         try:
             data = _graph_pickler.GraphPickler.dumps(module, options)

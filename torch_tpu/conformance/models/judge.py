@@ -101,6 +101,9 @@ def judge(case: ModelCase, device: str) -> ModelResult:
         phases, reference = _judge(recipe, reference, device, case.mode)
     except Exception as error:  # noqa: BLE001 - whatever goes wrong is the result
         status, reason = "failed", short(error)
+        refused = _refused_on_the_cpu(recipe, reference) if case.mode == "compiled" else ""
+        if refused:
+            status, reason = "n/a", f"PyTorch does not compile it for the CPU either: {refused}"
     fallen = {op: n - before.get(op, 0) for op, n in counters.fallbacks.items() if n != before.get(op, 0)}
     if status == "passed" and fallen:
         status, reason = "fallback", ", ".join(fallen)
@@ -160,6 +163,15 @@ def _cpu_run(recipe: Recipe) -> Run:
         raise NotApplicable(short(error)) from error
 
 
+def _refused_on_the_cpu(recipe: Recipe, reference: Run) -> str:
+    """Why PyTorch's compiler alone, without one for a device, cannot run a model; empty where it can."""
+    try:
+        measure(recipe, "cpu", "compiled", generate=reference.tokens is not None)
+    except Exception as error:  # noqa: BLE001 - any failure to compile
+        return short(error)
+    return ""
+
+
 class _GenerateError(Exception):
     """`generate` failed."""
 
@@ -169,9 +181,9 @@ def measure(recipe: Recipe, device: str, mode: str, *, generate: bool) -> Run:
     model: Any = copy.deepcopy(recipe.model).to(device)
     inputs, labels = _to(recipe.inputs, device), _to(recipe.labels, device)
     with _mode(mode, device):
-        if mode == "compiled" and device != "cpu":
+        if mode == "compiled":
             torch._dynamo.reset()  # models share code of Transformers, and what is kept for each piece of code is limited
-            model.forward = torch.compile(model.forward, backend="tpu")
+            model.forward = torch.compile(model.forward, backend="aot_eager" if device == "cpu" else "tpu")
         torch.manual_seed(SEED)
         tokens = _generate(model, inputs) if generate else None
         state = torch.get_rng_state()
