@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 import torch_tpu
@@ -41,6 +43,27 @@ def test_a_wrong_device_fails(monkeypatch):
     monkeypatch.setattr(judge, "measure", wrong)
     result = judge.judge(ModelCase("transformers", "mistral", "strict"), "tpu")
     assert result.status == "failed" and "output logits" in result.reason
+
+
+def test_limits_follow_the_rounding_of_the_cpu(monkeypatch):
+    """A model in which errors add up may differ by twice what the CPU's float32 does from float64, and by no more."""
+    recipe, reference = judge._prepared("transformers", "llama")
+    assert judge._limits_of_rounding(recipe, reference) == judge.TIGHT
+    monkeypatch.setattr(judge, "TIGHT", dict.fromkeys(judge.TIGHT, 1e-12))
+    limits = judge._limits_of_rounding(recipe, reference)
+    assert all(1e-12 <= limit < 1e-5 for limit in limits.values())
+    assert limits["output"] > 1e-8 and limits["gradient"] > 1e-8
+    near, far = copy.deepcopy(reference), copy.deepcopy(reference)
+    near.outputs["logits"] *= 1 + 0.5 * limits["output"]
+    far.outputs["logits"] *= 1 + 2 * limits["output"]
+    judge.compare(near, reference, limits=limits)
+    with pytest.raises(AssertionError, match="output logits"):
+        judge.compare(far, reference, limits=limits)
+
+
+def test_a_model_that_pytorch_does_not_compile_is_told_apart():
+    result = judge.judge(ModelCase("transformers", "parakeet_tdt", "compiled"), "tpu")
+    assert result.status == "n/a" and "for the CPU either" in result.reason
 
 
 def test_a_sweep_runs_in_processes_and_is_continued(tmp_path):
