@@ -65,10 +65,10 @@ def strides_of(node: fx.Node) -> Strides | None:
     value = node.meta["val"]
     found: Strides = {}
     for place, item in enumerate(value if isinstance(value, (tuple, list)) else [value]):
-        if not isinstance(item, torch.Tensor) or any(
-            isinstance(n, torch.SymInt) for n in (*item.shape, *item.stride())
-        ):
+        if not isinstance(item, torch.Tensor):
             continue
+        if any(isinstance(number, torch.SymInt) for number in (*item.shape, *item.stride())):
+            return None
         if item.stride() != views.contiguous_strides(item.shape):
             found[place] = item.stride()
     return found
