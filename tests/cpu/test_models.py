@@ -9,6 +9,7 @@ import pytest
 import torch_tpu
 from torch_tpu.conformance.models import judge, sweep
 from torch_tpu.conformance.models.judge import ModelCase
+from torch_tpu.conformance.models.recipe import short
 
 
 @pytest.mark.parametrize(
@@ -73,3 +74,10 @@ def test_a_sweep_runs_in_processes_and_is_continued(tmp_path):
     lines = plan.output.read_text().splitlines()
     sweep.run(plan, cases)
     assert plan.output.read_text().splitlines() == lines and len(lines) == 3
+
+
+def test_reasons_are_the_same_on_every_machine():
+    error = RuntimeError(
+        'no <function f at 0x7fbc146e> in\n  File "/home/someone/site-packages/lib/generic.py", line 3'
+    )
+    assert short(error) == 'RuntimeError: no <function f> in File "generic.py", line 3'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -67,8 +68,9 @@ def scatter(model: torch.nn.Module, seed: int = SEED) -> None:
 
 
 def short(error: BaseException) -> str:
-    """One line that says what went wrong."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    """One line that says what went wrong, the same on every machine: without folders and addresses."""
+    text = re.sub(r"/\S*/(?=\S+\.py\b)| at 0x[0-9a-f]+", "", " ".join(str(error).split()))
+    return f"{type(error).__name__}: {text[:200]}"
 
 
 def tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
