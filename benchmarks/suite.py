@@ -46,7 +46,8 @@ Row = dict[str, Any]
 def run(workload: str, subject: str, python: str, cache: Path, quick: bool, limit: float) -> Row:
     """One measurement in a new process."""
     command = [python, str(HERE / "one.py"), workload, subject, *(["--quick"] if quick else [])]
-    environment = {**os.environ, "TORCH_TPU_CACHE_DIR": str(cache)}
+    caches = {"TORCH_TPU_CACHE_DIR": str(cache), "TORCHINDUCTOR_CACHE_DIR": str(cache / "graphs")}
+    environment = {**os.environ, **caches}
     failed = {"workload": workload, "subject": subject}
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit)
