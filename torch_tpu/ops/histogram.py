@@ -9,6 +9,7 @@ import torch
 
 from torch_tpu import hlo
 from torch_tpu.hlo import Number, Value
+from torch_tpu.ops.bounds import require_all
 from torch_tpu.ops.reduction import index_dtype
 from torch_tpu.ops.registry import Context, lowering
 from torch_tpu.ops.sorting import scatter_rows, search
@@ -62,9 +63,9 @@ def histc(ctx: Context, x: Value, bins: int = 100, min: Number = 0, max: Number 
     if x.numel == 0:
         return hlo.full((bins,), 0, x.dtype)
     low, high = _bounds(line, min, max, given=min != max, margin=1)
-    if ctx.platform == "cpu" and min == max and x.dtype.is_floating_point:
-        endless = ~(hlo.is_finite(low) & hlo.is_finite(high))
-        hlo.fail_if(endless, "aten::histc: the range of the input is not finite")
+    if min == max and x.dtype.is_floating_point:
+        finite = hlo.is_finite(low) & hlo.is_finite(high)
+        require_all(ctx.platform, finite, "aten::histc: the range of the input is not finite")
     start, end = _exact(low), _exact(high)
     offset = _rounded(_exact(line) - start, x.dtype)
     scaled = _rounded(offset * _rounded(hlo.scalar(bins, offset.dtype), x.dtype), x.dtype)

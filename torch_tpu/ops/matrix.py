@@ -50,15 +50,14 @@ def lapack(
     )
 
 
-def converged(found: Sequence[Value], info: Value, name: str) -> list[Value]:
-    """What an iterative function of LAPACK has found; where it gave up, the program fails, and nothing was written."""
+def _require_convergence(info: Value, name: str) -> None:
+    """The program fails where an iterative function of LAPACK gave up: it has not written its results then."""
     hlo.fail_if(
         hlo.reduce_or(hlo.not_equal(info, 0), range(info.ndim)),
         f"linalg.{name}: The algorithm failed to converge because the input matrix contained non-finite values, or has "
         "too many repeated singular values or eigenvalues.",
         error="LinAlgError",
     )
-    return list(found)
 
 
 def cholesky(platform: str, a: Value, upper: bool) -> tuple[Value, Value]:
@@ -186,7 +185,7 @@ def eigh(platform: str, a: Value, lower: bool = True, vectors: bool = True) -> t
         results = [(a.shape, a.dtype), values, (a.shape[:-2], torch.int32)]
         mode = {"mode": "V" if vectors else "N", "uplo": "L" if lower else "U"}
         found, w, info = lapack("syevd/heevd", [a], results, **mode)
-        found, w = converged([found, w], info, "eigh")
+        _require_convergence(info, "eigh")
         return w, found
     half = triangle(a if lower else adjoint(a), lower=True)
     whole = half + adjoint(triangle(half, lower=True, offset=-1))
@@ -209,7 +208,7 @@ def svd(platform: str, a: Value, full: bool = False, vectors: bool = True) -> tu
         mode = ("A" if full else "S") if vectors else "N"
         results = [(a.shape, a.dtype), (shapes[1], real), (shapes[0], a.dtype), (shapes[2], a.dtype)]
         _, s, u, vh, info = lapack("gesdd", [a], [*results, (batch, torch.int32)], mode=mode)
-        u, s, vh = converged([u, s, vh], info, "svd")
+        _require_convergence(info, "svd")
         return u, s, vh
     if m < n:
         v, s, uh = svd(platform, adjoint(a), full, vectors)
@@ -260,7 +259,7 @@ def eig(platform: str, a: Value, vectors: bool = True) -> tuple[Value, Value]:
     results = [*numbers, vectors_like, vectors_like, (batch, torch.int32)]
     right = "V" if vectors else "N"
     *parts, info = lapack("geev", [a], results, compute_left="N", compute_right=right)
-    parts = converged(parts, info, "eig")
+    _require_convergence(info, "eig")
     return parts[0] if a.dtype.is_complex else hlo.make_complex(parts[0], parts[1]), parts[-1]
 
 
