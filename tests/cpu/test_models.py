@@ -77,7 +77,5 @@ def test_a_sweep_runs_in_processes_and_is_continued(tmp_path):
 
 
 def test_reasons_are_the_same_on_every_machine():
-    error = RuntimeError(
-        'no <function f at 0x7fbc146e> in\n  File "/home/someone/site-packages/lib/generic.py", line 3'
-    )
+    error = RuntimeError('no <function f at 0x7fbc146e> in\n  File "/somewhere/lib/generic.py", line 3')
     assert short(error) == 'RuntimeError: no <function f> in File "generic.py", line 3'
