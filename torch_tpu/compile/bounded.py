@@ -31,6 +31,7 @@ from torch_tpu.compile.bounds import Bounds
 from torch_tpu.eager import padded
 from torch_tpu.errors import BoundedError
 from torch_tpu.hlo import dims
+from torch_tpu.tensor import views
 
 Size = Any
 """An int, or an expression where it varies."""
@@ -341,7 +342,7 @@ class BoundedRun:
         after = _plug.get_value(whole)
         if after is before or whole is target:
             return
-        if target.is_contiguous() and padded.transfer.is_whole(target):
+        if target.is_contiguous() and views.is_whole(target):
             padded.set_real(target, after, tuple(whole.shape), tuple(target.shape))
         else:
             target.copy_(padded.real_tensor(whole, target.shape))

@@ -23,7 +23,7 @@ from torch_tpu.compile.interpreter import CannotLower, Interpreter
 from torch_tpu.compile.options import CompiledProgram, Options
 from torch_tpu.compile.saved import SavedGraph
 from torch_tpu.eager import configure, signature
-from torch_tpu.eager.call import Call, Codes, is_whole
+from torch_tpu.eager.call import Call, Codes
 from torch_tpu.eager.observe import observers
 from torch_tpu.eager.program import Program
 from torch_tpu.errors import BoundedError
@@ -31,6 +31,7 @@ from torch_tpu.hlo import Value
 from torch_tpu.hlo.dims import DifferentSizes
 from torch_tpu.runtime import platform
 from torch_tpu.stats import counters
+from torch_tpu.tensor import views
 
 log = logging.getLogger(__name__)
 
@@ -266,7 +267,7 @@ def _describe(call: Call, args: Sequence[Any], outputs: Sequence[Any]) -> tuple[
         if isinstance(arg, torch.Tensor) and arg.stride() == given.stride():
             owners.setdefault(_storage(arg), ("argument", place, arg))
     for place, item in enumerate(outputs):
-        if isinstance(item, torch.Tensor) and id(item) not in places and is_whole(item):
+        if isinstance(item, torch.Tensor) and id(item) not in places and views.is_whole(item):
             owners.setdefault(_storage(item), ("result", place, item))
     returns: list[Any] = []
     results: list[Value] = []

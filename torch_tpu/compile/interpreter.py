@@ -16,7 +16,6 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx.node import map_aggregate, map_arg
 
 from torch_tpu.eager import origins
-from torch_tpu.eager.call import is_whole
 from torch_tpu.eager.observe import observers
 from torch_tpu.eager.trace import Trace
 from torch_tpu.errors import TpuError
@@ -150,7 +149,7 @@ class Interpreter:
         size = tuple(made.shape)
         strides = strides or views.contiguous_strides(size)
         differ = any(a != b and n > 1 for a, b, n in zip(made.stride(), strides, size, strict=True))
-        if not differ or not is_whole(made) or views.physical_order(size, strides) is None:
+        if not differ or not views.is_whole(made) or views.physical_order(size, strides) is None:
             return made
         return self.new(self.read(made), torch.empty_strided(size, strides, dtype=made.dtype, device=META))
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from torch_tpu import _plug
-from torch_tpu.eager import transfer
 from torch_tpu.eager.program import aval_id, num_bytes, spec_of
 from torch_tpu.ops.registry import Spec
+from torch_tpu.tensor import views
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -24,7 +24,7 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 
 def read(tensor: torch.Tensor) -> tuple[Any, Spec]:
     """A tensor's array, of the tensor's shape, so that every process runs the same program; of a view a copy."""
-    if tensor.is_contiguous() and transfer.is_whole(tensor):
+    if tensor.is_contiguous() and views.is_whole(tensor):
         array = _plug.get_value(tensor)
         if array is not None and spec_of(_plug.get_aval(tensor)) == spec(tensor):
             return array, spec(tensor)
@@ -34,7 +34,7 @@ def read(tensor: torch.Tensor) -> tuple[Any, Spec]:
 
 def write(tensor: torch.Tensor, array: Any) -> None:
     """Makes an array of a tensor's shape and dtype its value; through a view it is copied."""
-    if tensor.is_contiguous() and transfer.is_whole(tensor):
+    if tensor.is_contiguous() and views.is_whole(tensor):
         shape = tuple(tensor.shape)
         _plug.set_value(tensor, array, aval_id(shape, tensor.dtype), num_bytes(shape, tensor.dtype))
         _plug.bump_version(tensor)

@@ -109,7 +109,7 @@ class Call:
         size, stride = tuple(item.shape), tuple(item.stride())
         cell = self.trace.cell(item)
         shared = any(base.untyped_storage()._cdata == item.untyped_storage()._cdata for base in self.bases.values())
-        if shared or not is_whole(item) or cell.value is None:
+        if shared or not views.is_whole(item) or cell.value is None:
             value = self.trace.read(item)
             order = views.physical_order(size, stride)
             if order is None:
@@ -158,9 +158,3 @@ class Call:
         inputs = [self.operands[v.name] for v in self.function.arguments if v is not self.rng]
         scalars = [(index, self.scalars[op]) for index, op in enumerate(inputs) if op in self.scalars]
         return Program(self.function.name, self.function, outputs, scalars, self.increment), inputs
-
-
-def is_whole(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has all of its storage, and is what is stored there."""
-    exact = tensor.untyped_storage().nbytes() == num_bytes(tensor.shape, tensor.dtype)
-    return exact and not (tensor.storage_offset() or tensor.is_conj() or tensor.is_neg())

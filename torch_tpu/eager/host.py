@@ -288,7 +288,7 @@ def retype_arguments(args: Sequence[Any]) -> bool:
             if aval == 0 or spec_of(aval).dtype is tensor.dtype or tensor.dtype is torch.uint8:
                 continue
             spec = spec_of(aval)
-            if spec.dtype is not torch.uint8 or len(spec.shape) != 1 or not transfer.is_whole(tensor):
+            if spec.dtype is not torch.uint8 or len(spec.shape) != 1 or not views.is_whole(tensor):
                 continue
             if spec.shape[0] != tensor.numel() * tensor.dtype.itemsize or tensor.numel() == 0:
                 continue

@@ -69,7 +69,7 @@ def resize(array: Any, shape: Shape, target: Shape, dtype: torch.dtype) -> Any:
 def padded_tensor(tensor: torch.Tensor, shape: Shape) -> torch.Tensor:
     """A tensor of a larger shape, dense and row-major, that begins with this one's elements along each dimension."""
     size = tuple(tensor.shape)
-    if tensor.is_contiguous() and transfer.is_whole(tensor):
+    if tensor.is_contiguous() and views.is_whole(tensor):
         value = _plug.get_value(tensor, settled=False)
         if isinstance(value, Padded) and value.real == size and value.dtype is tensor.dtype:
             return _holding(resize(value.array, value.shape, shape, tensor.dtype), shape, tensor.dtype)
@@ -85,7 +85,7 @@ def padded_tensor(tensor: torch.Tensor, shape: Shape) -> torch.Tensor:
         whole[tuple(slice(n) for n in size)] = host
         return _holding(client.put(whole, owned=True), shape, tensor.dtype)
     dense = tensor.contiguous()
-    dense = dense if transfer.is_whole(dense) else dense.clone()
+    dense = dense if views.is_whole(dense) else dense.clone()
     return _holding(resize(_plug.get_value(dense), size, shape, tensor.dtype), shape, tensor.dtype)
 
 

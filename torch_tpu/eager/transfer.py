@@ -24,23 +24,12 @@ def store(tensor: torch.Tensor, host: torch.Tensor, *, owned: bool = False) -> N
     _plug.set_value(tensor, array, aval_id(tuple(host.shape), host.dtype), count)
 
 
-def is_whole(tensor: torch.Tensor) -> bool:
-    """A dense tensor that is all of its storage."""
-    return (
-        tensor.storage_offset() == 0
-        and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.dtype.itemsize
-        and not tensor.is_conj()
-        and not tensor.is_neg()
-        and views.physical_order(tuple(tensor.shape), tensor.stride()) is not None
-    )
-
-
 def to_device(target: torch.Tensor, source: torch.Tensor) -> None:
     """target.copy_(source) for a CPU source."""
     if target.numel() == 0:
         return
     source = source.detach()
-    if is_whole(target):
+    if views.is_whole(target):
         order = views.physical_order(tuple(target.shape), target.stride())
         assert order is not None
         host = source.to(target.dtype).expand(target.shape).resolve_conj().resolve_neg()
@@ -65,7 +54,7 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
     aval = _plug.get_aval(tensor)
     spec = spec_of(aval)
     client = platform.client()
-    if is_whole(tensor) and num_bytes(*spec) == tensor.numel() * dtype.itemsize:
+    if views.is_whole(tensor) and num_bytes(*spec) == tensor.numel() * dtype.itemsize:
         host = client.get(array, spec.dtype)
         if spec.dtype is not dtype:
             host = _reinterpret(host, dtype)

@@ -78,6 +78,17 @@ def physical_order(size: Sequence[int], stride: Sequence[int]) -> tuple[int, ...
     return tuple(order)
 
 
+def is_whole(tensor: torch.Tensor) -> bool:
+    """A dense tensor that is all of its storage."""
+    return (
+        tensor.storage_offset() == 0
+        and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.dtype.itemsize
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and physical_order(tuple(tensor.shape), tensor.stride()) is not None
+    )
+
+
 def dense_like(size: Sequence[int], stride: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The dimensions' order in memory and the strides of a dense tensor that is laid out as a part of another one is.
 
