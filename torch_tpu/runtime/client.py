@@ -207,7 +207,7 @@ class Client:
             heap.give_back()
         program = Executable(loaded, self.handlers(results), donated, key)
         if self.platform == "cpu":  # a TPU's client refuses it when it is started, the CPU's while others run already
-            program.refuse_above(heap.machine_memory()[1])
+            program.refuse_above(heap.total_memory())
         self._programs.put(name, program)
         return program
 

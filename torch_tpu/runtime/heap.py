@@ -30,10 +30,15 @@ def give_back() -> None:
 
 def machine_memory() -> tuple[int, int]:
     """Free and total bytes of the machine's memory."""
-    page = os.sysconf("SC_PAGE_SIZE")
-    free, total = os.sysconf("SC_AVPHYS_PAGES") * page, os.sysconf("SC_PHYS_PAGES") * page
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with open("/proc/meminfo", encoding="ascii") as file:
         for line in file:
             if line.startswith("MemAvailable:"):
                 free = int(line.split()[1]) * 1024
-    return free, total
+    return free, total_memory()
+
+
+@cache
+def total_memory() -> int:
+    """Bytes of the machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
