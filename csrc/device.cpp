@@ -484,7 +484,9 @@ at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std:
   TORCH_CHECK(!layout || *layout == at::kStrided, "tpu tensors are strided; there is no layout ", *layout, " on tpu");
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
   TORCH_CHECK(!device || device->index() <= 0, "this process drives one tpu device; there is no ", *device);
-  return at::detail::empty_generic(size, &opaque_allocator, kKeys, c10::dtype_or_default(dtype), format);
+  auto made = at::detail::empty_generic(size, &opaque_allocator, kKeys, c10::dtype_or_default(dtype), format);
+  if (size.size() > 1 && made.is_contiguous()) slot_of(made.storage())->planned = size.vec();
+  return made;
 }
 
 at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype,
@@ -615,6 +617,8 @@ void bind_device(py::module_& m) {
   }, py::arg("tensor"), py::arg("settled") = true,
      "The device value of a tensor's storage, or None: an array, or as long as it is not settled a deferred value.");
   m.def("get_aval", [](py::handle tensor) { return slot_of(storage_of(tensor))->aval; });
+  m.def("planned_size", [](py::handle tensor) { return slot_of(storage_of(tensor))->planned; },
+        "The size that torch.empty was asked for, if it had several dimensions.");
   m.def("set_value", [](py::handle tensor, py::object value, int64_t aval, size_t bytes) {
     Slot* slot = slot_of(storage_of(tensor));
     if (slot->holds()) refuse_in_capture("to fill a tensor from the host");

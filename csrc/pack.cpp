@@ -106,7 +106,10 @@ int64_t Packed::tensor(const c10::IValue& value, bool is_written, bool is_static
   put(int64_t('T') | dtype << 8 | int64_t(t.is_conj()) << 16 | int64_t(t.is_neg()) << 17 | int64_t(by_offset) << 18 |
       static_cast<int64_t>(sizes.size()) << 24 | index << 32);
   put(slot->aval);
-  if (!slot->holds()) put(static_cast<int64_t>(storage->nbytes()));
+  if (!slot->holds()) {
+    put(static_cast<int64_t>(storage->nbytes())), put(static_cast<int64_t>(slot->planned.size()));
+    for (int64_t size : slot->planned) put(size);
+  }
   put(fixed);
   key.append(reinterpret_cast<const char*>(sizes.data()), sizes.size() * sizeof(int64_t));
   key.append(reinterpret_cast<const char*>(strides.data()), strides.size() * sizeof(int64_t));

@@ -1,6 +1,7 @@
 // What the two halves of the plug share: the value that rides on a storage.
 #pragma once
 
+#include <vector>
 #include <Python.h>
 
 #include <ATen/core/Generator.h>
@@ -24,6 +25,7 @@ struct Slot {
   int64_t aval = 0;
   size_t bytes = 0;
   void* address = nullptr;  // what data_ptr() shows
+  std::vector<int64_t> planned;  // the size it was made with, by torch.empty: the shape of the array once it is written
   int32_t graphs = 0;       // captured graphs that need it: it outlives its storage until they let go
   bool orphan = false;      // its storage is gone
 

@@ -6,6 +6,8 @@
 #include "record.h"
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include <condition_variable>
@@ -115,7 +117,7 @@ Wiring wire(const Recording& batch) {
   }
   size_t next = 0;
   for (const auto& call : batch.calls) {
-    put(call.entry->serial);
+    put(call.entry->serial << 1 | int64_t(call.again));
     auto& places_of_call = wiring.sources.emplace_back();
     for (size_t i = 0; i < call.num_sources; ++i) {
       const auto& source = batch.sources[next++];
@@ -146,7 +148,7 @@ PyObject* value_of(const Source& source) {
 py::object describe(const Recording& batch, const Wiring& wiring) {
   py::list calls;
   for (size_t i = 0; i < batch.calls.size(); ++i)
-    calls.append(py::make_tuple(batch.calls[i].entry->recipe, wiring.sources[i], batch.calls[i].entry->num_outputs));
+    calls.append(py::make_tuple(batch.calls[i].entry->recipe, wiring.sources[i], batch.calls[i].again));
   return calls;
 }
 
@@ -205,8 +207,9 @@ const Variant& variant_for(const Recording& batch, const Wiring& wiring, std::ve
   py::list avals;
   for (const auto* source : wiring.operands) avals.append(source->aval);
   auto made = hook("fuse")(describe(batch, wiring), avals, outputs, pairs).cast<py::tuple>();
-  variants.push_back({std::move(outputs), made[1].cast<std::vector<int64_t>>(), made[0]});
-  return variants.back();
+  auto& kept = programs[wiring.key];  // to compile may have cleared the table
+  kept.push_back({std::move(outputs), made[1].cast<std::vector<int64_t>>(), made[0]});
+  return kept.back();
 }
 
 struct Arrays {  // of a batch's results, as far as they were computed
@@ -406,6 +409,8 @@ std::vector<c10::IValue> record(const std::shared_ptr<Entry>& entry, const Packe
     current.sources.push_back(std::move(source));
     ++call.num_sources;
   }
+  // A backward pass runs without gradients, but for what it computes again (and where it is differentiated itself).
+  call.again = at::GradMode::is_enabled() && torch::autograd::get_current_graph_task_id() != -1;
   call.hash = entry->digest;
   for (size_t i = 1; i < kWindow && i <= current.calls.size(); ++i)
     call.hash = mix(call.hash) ^ (current.calls.end() - i)->entry->digest;

@@ -29,6 +29,7 @@ struct Call {
   std::shared_ptr<Entry> entry;
   size_t num_sources = 0;
   uint64_t hash = 0;
+  bool again = false;  // part of the forward pass that the backward pass computes again, as checkpoints do
 };
 
 struct Recording {

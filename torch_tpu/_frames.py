@@ -14,6 +14,7 @@ _TORCH = importlib.util.find_spec("torch")
 _LIBRARIES = tuple(os.path.dirname(file) + os.sep for file in (__file__, _TORCH and _TORCH.origin) if file)
 _STANDARD = os.path.dirname(os.__file__) + os.sep
 _PACKAGES = tuple(os.path.join(_STANDARD, name) + os.sep for name in ("site-packages", "dist-packages"))
+_MADE_BY_DATACLASSES = ("<string>", "__init__")
 
 entrances: set[CodeType] = set()
 """Functions of this package that make up a program themselves, so that what calls them is not its code."""
@@ -41,7 +42,11 @@ def caller() -> str:
 
 def users_frame(trace: str) -> tuple[str, int, str] | None:
     """File, line and function of the user's innermost frame in the text of a traceback."""
-    found = [(file, int(line), function) for file, line, function in _FRAME.findall(trace) if is_users(file)]
+    found = [
+        (file, int(line), function)
+        for file, line, function in _FRAME.findall(trace)
+        if is_users(file) and (file, function) != _MADE_BY_DATACLASSES
+    ]
     return found[-1] if found else None
 
 

@@ -27,6 +27,7 @@ class Counters:
         "disk_hits",
         "disk_misses",
         "disk_errors",
+        "crowded",
         "executions",
         "host_to_device",
         "host_to_device_bytes",
@@ -44,6 +45,7 @@ class Counters:
     disk_hits: int
     disk_misses: int
     disk_errors: int
+    crowded: int
     executions: int
     host_to_device: int
     host_to_device_bytes: int
@@ -78,6 +80,7 @@ DESCRIPTIONS: dict[str, str] = {
     "disk_hits": "programs loaded from the disk cache instead of compiled",
     "disk_misses": "programs looked for in the disk cache and not found",
     "disk_errors": "entries of the disk cache that were damaged and deleted",
+    "crowded": "times that all programs were dropped, since the process could not have had many more",
     "executions": "programs run",
     "host_to_device": "copies of host data to the device",
     "host_to_device_bytes": "their bytes",

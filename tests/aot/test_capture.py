@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import torch_tpu
 import torch_tpu.cache
@@ -264,3 +265,27 @@ def test_a_script_fills_the_cache_without_a_tpu(tmp_path):
     assert int(compiles) > 5
     assert fallbacks.strip() == "{}"
     assert sum(path.is_file() for path in tmp_path.rglob("*")) >= int(compiles)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints_save_memory(reentrant):
+    """What a checkpoint computes again is computed again, not found by the compiler among what was there before."""
+
+    class Blocks(torch.nn.Module):
+        def __init__(self, again):
+            super().__init__()
+            self.blocks = torch.nn.ModuleList([network() for _ in range(6)])
+            self.again = again
+
+        def forward(self, x):
+            for block in self.blocks:
+                x = checkpoint(block, x, use_reentrant=reentrant) if self.again else block(x)
+            return x
+
+    def reported(again):
+        x = torch.empty(65536, 64, device="meta", requires_grad=True)
+        return aot.compile(Blocks(again), (x,), "v6e-1", optimizer=torch.optim.SGD, loss=squares).report
+
+    kept, again = reported(False), reported(True)
+    assert again.work.flops > 1.1 * kept.work.flops
+    assert again.memory.temporaries < 0.6 * kept.memory.temporaries

@@ -318,12 +318,38 @@ def test_wrong_configs(tmp_path):
         (b"\xff", "is no JSON"),
         (b"[1, 2]", "holds a list"),
         (b'{"model_type": "abacus"}', "model_type 'abacus'"),
+        (b'{"model_type": ["llama"]}', "model_type"),
         (b'{"model_type": "vit"}', "no causal language model; plan it as a function"),
+        (b'{"model_type": "bert", "architectures": ["BertForMaskedLM"]}', "BertForMaskedLM, no causal language model"),
         (b'{"model_type": "llama", "hidden_size": "big"}', "no model that Transformers can build: .*hidden_size"),
     ):
         file.write_bytes(content)
         with pytest.raises(ValueError, match=rf"config\.json .*{match}"):
             models.from_config(str(file), torch.float32)
+
+
+def test_experts_count_by_how_many_are_chosen(tmp_path):
+    """Whether layers are one loop or not, though their parameters then have other names."""
+    path = tmp_path / "experts.json"
+    experts = {"num_experts": 4, "num_experts_per_tok": 1, "moe_intermediate_size": 128, "head_dim": 32}
+    named = {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"]}
+    path.write_text(json.dumps(CONFIG | named | experts))
+    found = []
+    for unrolled in (False, True):
+        workload = models.Workload(str(path), batch=BATCH, seq=SEQ, unrolled=unrolled)
+        found.append(models.trace(workload, "v6e-1").model)
+    assert found[0] == found[1]
+    attention, router = 2 * 128 * 128 + 2 * 128 * 64, 128 * 4
+    per_layer = attention + router + 3 * 128 * 128 + 2 * 128 + 2 * 32
+    assert found[0].active == 2 * per_layer + 128 + 512 * 128
+
+
+def test_layers_that_make_no_loop_are_unrolled(tmp_path):
+    path = tmp_path / "mamba.json"
+    config = {"model_type": "mamba", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 128, "state_size": 8}
+    path.write_text(json.dumps(config))
+    compiled = models.trace(models.Workload(str(path), batch=1, seq=16), "v6e-1")
+    assert any("unrolled" in note for note in compiled.report.notes) and compiled.report.compiled
 
 
 def test_a_model_without_attention(tmp_path):

@@ -13,6 +13,7 @@ import torch
 
 import torch_tpu
 from torch_tpu import _plug, recompiles, settings
+from torch_tpu.runtime import client, heap
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -215,3 +216,20 @@ def test_a_loop_over_sizes_shows_up(why):
     text = str(torch_tpu.explain_recompiles())
     assert "aten::exp (operator): 5 programs" in text and "argument self: size (4,) -> (5,)" in text
     assert len(torch_tpu.explain_recompiles().of("aten::exp")) == 5
+
+
+@pytest.mark.parametrize("mode", [torch.tpu.EagerMode.DEFER_NEVER, torch.tpu.EagerMode.DEFER_AND_FUSE])
+def test_programs_are_dropped_before_mappings_run_out(monkeypatch, counters, mode):
+    monkeypatch.setattr(heap, "CROWDED", 0.0)
+    monkeypatch.setattr(client, "CHECKED_EVERY", 4)
+    with torch.tpu.set_eager_mode(mode):
+        for _ in range(2):
+            for size in range(3, 9):
+                assert (torch.ones(size, device="tpu") * 3 + 1).sum().item() == 4 * size
+    assert counters.crowded > 1
+    before = counters.crowded
+    monkeypatch.setattr(heap, "CROWDED", 1.0)
+    with torch.tpu.set_eager_mode(mode):
+        for size in range(13, 29):
+            assert (torch.ones(size, device="tpu") * 3 + 1).sum().item() == 4 * size
+    assert counters.crowded == before

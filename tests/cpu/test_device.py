@@ -184,6 +184,28 @@ def test_slices_share_programs(counters):
     assert counters.compiles + counters.disk_hits + counters.memory_hits == made
 
 
+def test_places_in_new_memory_share_programs(counters):
+    """`torch.empty`, filled piece by piece along any dimension."""
+
+    def filled(take, count):
+        x = torch.empty(5, 6, 7, device=DEVICE)
+        for index in range(count):
+            take(x, index).copy_(torch.full_like(take(x, index), index))
+        return x.cpu()
+
+    for take, count in (
+        (lambda x, i: x[i], 5),
+        (lambda x, i: x[:, i], 6),
+        (lambda x, i: x[:, :, i], 7),
+        (lambda x, i: x[i // 6, i % 6, :4], 30),
+    ):
+        before = counters.compiles + counters.disk_hits + counters.memory_hits
+        x = filled(take, count)
+        for index in range(count):
+            assert (take(x, index) == index).all()
+        assert counters.compiles + counters.disk_hits + counters.memory_hits - before <= 4
+
+
 def test_loaders_in_worker_processes():
     torch.ones(1, device="tpu").item()  # the device is in use when the workers are forked
     data = torch.utils.data.TensorDataset(torch.arange(20.0))

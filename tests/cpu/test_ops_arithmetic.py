@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from op_checks import (
@@ -136,3 +138,35 @@ def test_bounds_that_do_not_fit_are_refused(dtype):
 def test_casts_to_float8_end_as_on_the_cpu(source, dtype):
     x = torch.tensor([448, 464, 465, 500, 6e4, float("inf"), -500, float("nan"), 240, 249]).to(source)
     torch.testing.assert_close(x.to("tpu").to(dtype).float().cpu(), x.to(dtype).float(), equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "subtract", [lambda x, y: x - y, lambda x, y: 1 - y, lambda x, y: y - 1, lambda x, y: x - True]
+)
+def test_bools_are_not_subtracted(subtract):
+    x, y = torch.ones(2, device="tpu"), torch.tensor([True, False], device="tpu")
+    with pytest.raises(RuntimeError, match="bool tensor is not supported"):
+        subtract(x, y)
+
+
+def test_out_changes_the_dtype_of_the_result_only():
+    """The arguments decide in which dtype an elementwise operator computes."""
+    for op, dtype, numbers, wide in (
+        (torch.add, torch.float16, (33000.0, 33000.0), torch.float64),
+        (torch.sub, torch.uint8, (5, 8), torch.float64),
+        (torch.mul, torch.int32, (2**30, 8), torch.int64),
+        (partial(torch.sum, dim=0), torch.float16, ([60000.0, 60000.0],), torch.float32),  # but sums do in that of out=
+    ):
+        args = [torch.tensor(number, dtype=dtype) for number in numbers]
+        expected = op(*args, out=torch.empty(0, dtype=wide))
+        actual = op(*(arg.to("tpu") for arg in args), out=torch.empty(0, dtype=wide, device="tpu"))
+        torch.testing.assert_close(actual.cpu(), expected)
+
+
+@pytest.mark.parametrize("op", [torch.neg, torch.floor, torch.round, torch.sort])
+def test_out_of_another_dtype_is_refused(op):
+    x = torch.ones(2, device="tpu")
+    out = torch.empty(2, dtype=torch.float64, device="tpu")
+    places = torch.empty(2, dtype=torch.int64, device="tpu")
+    with pytest.raises(RuntimeError, match="dtype"):
+        op(x, out=(out, places) if op is torch.sort else out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from op_checks import (
     ALL,
@@ -98,3 +99,25 @@ def test_out():
     check_out("take", (3, 4), values([0, 5], I64))
     check_out("nonzero", [0, 3, 0, 1])
     check_out("masked_select", (3, 4), values([[True, False, True, True]] * 3))
+
+
+def test_bytes_as_masks_warn():
+    x = torch.arange(4.0, device="tpu")
+    chosen = torch.tensor([1, 0, 1, 0], dtype=torch.uint8, device="tpu")
+    with pytest.warns(UserWarning, match="indexing with dtype torch.uint8"):
+        assert x[chosen].tolist() == [0, 2]
+    with pytest.warns(UserWarning, match="indexing with dtype torch.uint8"):
+        x[chosen] = 9
+    assert x.tolist() == [9, 1, 9, 3]
+
+
+def test_out_of_dynamic_results_fits():
+    x = torch.tensor([0.0, 2.0], device="tpu")
+    for wrong in (torch.empty(0, device="tpu"), torch.empty(0, dtype=torch.int32, device="tpu")):
+        with pytest.raises(RuntimeError, match="scalar type Long"):
+            torch.nonzero(x, out=wrong)
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.nonzero(x, out=torch.empty(0, dtype=torch.int64))
+    out = torch.empty(0, dtype=torch.int64, device="tpu")
+    torch.nonzero(x, out=out)
+    assert out.tolist() == [[1]]

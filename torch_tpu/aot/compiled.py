@@ -29,6 +29,8 @@ class Compiled:
     """That one call handles on each device, if that is known."""
     model: ModelFlops | None = None
     """FLOPs of a token by the model's definition, if they are known."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the report has to know of how it was captured."""
 
     @cached_property
     def report(self) -> Report:

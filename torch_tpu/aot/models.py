@@ -8,6 +8,7 @@ for each sequence with a static cache.
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import json
 from collections.abc import Callable, Iterator
@@ -153,14 +154,14 @@ def from_config(path: str, dtype: torch.dtype) -> Any:
     except ImportError as error:
         raise ImportError("config files need Transformers: pip install 'torch_tpu[demo]'") from error
     kind = content.get("model_type")
-    if kind not in transformers.CONFIG_MAPPING:
+    if not isinstance(kind, str) or kind not in transformers.CONFIG_MAPPING:
         raise ValueError(f"{path} has the model_type {kind!r}, which Transformers {transformers.__version__} has not")
     name = str((content.get("architectures") or [""])[0])
     named: Any = getattr(transformers, name, None) if name.endswith("ForCausalLM") else None
     made = named or transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(transformers.CONFIG_MAPPING[kind], None)
-    if made is None:
+    if made is None or not (name == made.__name__ or name.endswith("Model") or not name):
         raise ValueError(
-            f"{path} is of {kind}, no causal language model; plan it as a function, such as my_module:model"
+            f"{path} is of {name or kind}, no causal language model; plan it as a function, such as my_module:model"
         )
     try:
         config = transformers.CONFIG_MAPPING[kind].from_dict(content)
@@ -190,13 +191,19 @@ def _tokens(batch: int, length: int) -> torch.Tensor:
 def _train(model: Any, workload: Workload, topology: str) -> Compiled:
     tokens = _tokens(workload.batch, workload.seq)
     model.train()
-    if not workload.unrolled and not workload.recompute and can_fold(model):
-        model = torch.compile(fold_layers(model), dynamic=False)
     kwargs = {"input_ids": tokens, "labels": tokens, "use_cache": False}
     options: dict[str, Any] = {"optimizer": torch.optim.AdamW, "data_parallel": workload.data_parallel}
-    limits = {"recompile_limit": _NO_LIMIT, "accumulated_recompile_limit": _NO_LIMIT}  # a sweep is long
-    with torch._dynamo.config.patch(limits):
-        return capture.compile(model, (), topology, kwargs=kwargs, **options)
+    notes: tuple[str, ...] = ()
+    if not workload.unrolled and not workload.recompute and can_fold(model):
+        folded = torch.compile(fold_layers(copy.deepcopy(model)), dynamic=False)
+        limits = {"recompile_limit": _NO_LIMIT, "accumulated_recompile_limit": _NO_LIMIT}  # a sweep is long
+        try:
+            with torch._dynamo.config.patch(limits):
+                return capture.compile(folded, (), topology, kwargs=kwargs, **options)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            reason = " ".join(str(error).split("\n", 1)[0].split())
+            notes = (f"the layers are not one loop but unrolled, since PyTorch does not capture that loop: {reason}",)
+    return replace(capture.compile(model, (), topology, kwargs=kwargs, **options), notes=notes)
 
 
 def _prefill(model: Any, workload: Workload, topology: str) -> Compiled:

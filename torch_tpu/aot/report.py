@@ -357,6 +357,7 @@ def _notes(
     price: Price | None,
 ) -> Iterator[str]:
     """What a reader has to know to make sense of the figures."""
+    yield from compiled.notes
     if time is not None:
         if time.missing:
             listed = ", ".join(f"{count} x {name}" for name, count in sorted(time.missing.items()))

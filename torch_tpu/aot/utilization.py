@@ -94,6 +94,11 @@ def _attended(config: Any, layers: int, seq: int) -> Iterable[int]:
             yield min(seq, window if kind == "sliding_attention" else getattr(config, "attention_chunk_size", seq))
 
 
+def _is_of_experts(name: str, parameter: torch.Tensor, experts: int) -> bool:
+    """Whether a parameter belongs to one of the experts, or holds those of all of them in its first dimension."""
+    return ".experts." in name or (parameter.dim() == 3 and parameter.shape[0] == experts)
+
+
 def _parameters(model: torch.nn.Module, config: Any) -> tuple[int, float, int]:
     """All parameters, those that take part in a token's matrix products, and those of the output layer among them."""
     parameters = dict(model.named_parameters())  # shared ones once
@@ -108,6 +113,6 @@ def _parameters(model: torch.nn.Module, config: Any) -> tuple[int, float, int]:
     experts = next((count for name in names if (count := getattr(config, name, None))), None)
     chosen = getattr(config, "num_experts_per_tok", None)
     if experts and chosen:
-        routed = sum(p.numel() for name, p in parameters.items() if ".experts." in name)
+        routed = sum(p.numel() for name, p in parameters.items() if _is_of_experts(name, p, experts))
         active -= routed * (1 - chosen / experts)
     return total, active, 0 if output is None else output.weight.numel()

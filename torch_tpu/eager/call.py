@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torch_tpu import hlo
+from torch_tpu import _plug, hlo
 from torch_tpu.eager import origins
 from torch_tpu.eager.program import Program, aval_id, drop_unused, num_bytes, spec_of
 from torch_tpu.eager.trace import Trace, scalar_dtype
@@ -85,7 +85,7 @@ class Call:
             if self.avals[operand] > 0:
                 self.storages[operand] = self._argument(operand, *spec_of(self.avals[operand]))
             self.before[operand] = self.storages.get(operand)
-            self.trace.bind(base, self.before[operand])
+            self.trace.bind(base, self.before[operand]).planned = _plug.planned_size(given)
         storage = self.bases[operand].untyped_storage()
         meta = torch.empty(0, dtype=given.dtype, device="meta")
         meta.set_(storage, given.storage_offset(), given.size(), given.stride())

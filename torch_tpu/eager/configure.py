@@ -6,7 +6,7 @@ from typing import Any
 
 from torch_tpu import _plug, hlo, settings
 from torch_tpu.device import patches
-from torch_tpu.runtime import platform
+from torch_tpu.runtime import client, platform
 
 PROGRAM_SETTINGS = (
     "matmul_precision",
@@ -34,7 +34,14 @@ def configure() -> None:
     _plug.set_donation_threshold(settings.donation_threshold)
     platform.client()  # starts it
     platform.when_changed.append(programs_change)
+    client.when_crowded.append(_forget_programs)
     programs_change()
+
+
+def _forget_programs() -> None:
+    """Lets go of every program that nothing but a table of calls holds; calls find them on disk, or compile them again."""
+    _plug.clear_table()
+    _plug.clear_fused()
 
 
 def programs_change() -> None:

@@ -16,9 +16,9 @@ from torch_tpu.eager.program import Program, spec_of
 from torch_tpu.hlo import Value
 from torch_tpu.runtime import platform
 
-Wired = tuple[Program, Sequence[int], int]
+Wired = tuple[Program, Sequence[int], bool]
 """A call: its program, where its operands come from (an operand of the fused program, or -1 - a result counted over
-all calls), and how many results it has."""
+all calls), and whether it computes a part of the forward pass again."""
 
 
 def fuse(
@@ -46,7 +46,12 @@ def fuse(
         results: list[Value] = []
         names: dict[int, str] = {}
         texts: list[str] = []
-        for program, sources, _ in calls:
+        kept: dict[str, Value] = {}
+        for position, (program, sources, again) in enumerate(calls):
+            if not again:
+                kept = {}
+            elif position and not calls[position - 1][2]:
+                kept = _kept_apart(calls[position:], main.arguments[: len(avals)], results)
             dtypes = dict(program.scalars)
             for place, (source, argument) in enumerate(zip(sources, program.function.arguments, strict=True)):
                 if source != len(main.arguments):
@@ -60,6 +65,7 @@ def fuse(
                 names[program.digest] = f"f{len(names)}"
                 texts.append(program.function.define(program.results, names[program.digest], public=False))
             operands = [main.arguments[source] if source >= 0 else results[-1 - source] for source in sources]
+            operands = [kept.get(operand.name, operand) for operand in operands]
             results += _call(names[program.digest], program, operands)
     returned = [results[index] for index in outputs]
     donated = []
@@ -77,6 +83,24 @@ def fuse(
     }
     recompiles.record("fused", "recorded operators", signature, program=fused.compile("normal").key)
     return fused.run_fused, donated
+
+
+def _kept_apart(calls: Sequence[Wired], arrays: Sequence[Value], results: Sequence[Value]) -> dict[str, Value]:
+    """What calls that compute a part of the forward pass again take from outside, by the names it has there.
+
+    XLA would find that it has computed the same before, and keep that instead. Behind a barrier together with the newest
+    result it knows of neither, and computes it not before that result is there.
+    """
+    taken: dict[str, Value] = {}
+    for _, sources, again in calls:
+        if not again:
+            break
+        for source in sources:
+            if 0 <= source < len(arrays):
+                taken[arrays[source].name] = arrays[source]
+            elif -len(results) <= source < 0:
+                taken[results[-1 - source].name] = results[-1 - source]
+    return dict(zip(taken, hlo.optimization_barrier([*taken.values(), *results[-1:]]), strict=False))
 
 
 def _said(program: Program) -> str:

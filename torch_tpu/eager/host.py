@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NoReturn
@@ -156,6 +157,19 @@ def _refuse_overlap(op: OpOverload, args: Sequence[Any]) -> None:
                     )
 
 
+def _refuse_target(op: OpOverload, target: torch.Tensor, result: torch.Tensor, *, exact: bool) -> None:
+    """Raises where a result may not be written into an out= tensor: of another device, or of a dtype that does not fit."""
+    name = op._schema.name.removeprefix("aten::")
+    if target.device != result.device:
+        raise RuntimeError(
+            f"{name}: out= is expected to be on the same device as the input, {result.device}, not {target.device}"
+        )
+    if result.dtype != target.dtype and (exact or not torch.can_cast(result.dtype, target.dtype)):
+        wanted, given = (str(dtype).removeprefix("torch.") for dtype in (result.dtype, target.dtype))
+        wanted = "scalar type Long" if result.dtype is torch.int64 else wanted
+        raise RuntimeError(f"{name}: out= is expected to have {wanted}, not {given}, to which it can't be cast")
+
+
 def write_out(op: OpOverload, args: Sequence[Any]) -> Any:
     """Serves an `out=` overload by the one without it and a copy, where the results' sizes depend on data or are
     not what PyTorch's meta kernel says, or other arguments are written as well; NotImplemented for any other."""
@@ -168,7 +182,9 @@ def write_out(op: OpOverload, args: Sequence[Any]) -> Any:
     answer = base(**{argument.name: value for argument, value in pairs if not argument.is_out})
     results = [answer] if isinstance(answer, torch.Tensor) else list(answer)
     targets = [value for argument, value in pairs if argument.is_out]
+    rule = schema.lowering_of(op)
     for target, result in zip(targets, results, strict=True):
+        _refuse_target(op, target, result, exact=rule is not None and rule.dynamic)
         if target.shape != result.shape:
             target.resize_(result.shape)
         target.copy_(result)
@@ -211,6 +227,15 @@ def _has_mask(indices: Sequence[torch.Tensor | None]) -> bool:
     return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
 
 
+def _warn_of_bytes(indices: Sequence[torch.Tensor | None]) -> None:
+    for index in indices:
+        if index is not None and index.dtype is torch.uint8:
+            warnings.warn(
+                "indexing with dtype torch.uint8 is deprecated: use torch.bool for masks, or another integer dtype",
+                stacklevel=2,
+            )
+
+
 def expand_masks(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
     """Masks as the integer indices of their true elements, as PyTorch does; their number is read on the host."""
     expanded: list[torch.Tensor | None] = []
@@ -237,6 +262,7 @@ def expand_masks(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> lis
 def index_tensor(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Any:
     if not _has_mask(indices):
         return NotImplemented
+    _warn_of_bytes(indices)
     return aten.index.Tensor(x, expand_masks(x, indices))
 
 
@@ -257,6 +283,7 @@ def index_put_(
 ) -> Any:
     if not _has_mask(indices):
         return NotImplemented
+    _warn_of_bytes(indices)
     mask = indices[0]
     single = len(indices) == 1 and mask is not None and mask.shape == x.shape[: mask.dim()]
     if single and values.numel() == 1 and not accumulate and x.dtype is values.dtype:

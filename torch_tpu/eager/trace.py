@@ -35,10 +35,12 @@ UNIFORM = frozenset({"aten::fill.Scalar", "aten::fill.Tensor", "aten::zero"})
 class Cell:
     """What a storage holds while it is traced."""
 
-    __slots__ = ("value", "tensor")
+    __slots__ = ("value", "tensor", "planned")
 
     def __init__(self, value: Value | None, tensor: torch.Tensor):
         self.value = value
+        self.planned: Sequence[int] = ()
+        """The shape that the first value should have, if it is not yet there and a view is written."""
         self.tensor = tensor  # keeps the storage, and so its identity, alive
 
 
@@ -128,7 +130,7 @@ class Trace:
                     tensor = tensor.narrow(dim, 0, 1)
                     value = hlo.slice_in_dim(value, dim, 0, 1)
         numel = tensor.untyped_storage().nbytes() // tensor.dtype.itemsize
-        cell.value = views.write(cell.value, numel, View.of(tensor), value, offset)
+        cell.value = views.write(cell.value, numel, View.of(tensor), value, offset, cell.planned)
 
     # --------------------------------------------------------------------------------------------------- calls
 
@@ -187,7 +189,7 @@ class Trace:
         form = schema.form(op)
         functional = form.functional
         assert functional is not None
-        dtypes.check(bound)
+        dtypes.check(functional._schema.name, bound)
         outs, meta = ((), None) if rule.inferred else self._metadata(op, form, functional, bound)
         first = next((t for t in _tensors_of(bound.values()) if t is not None), None)
         ctx = Context(rule.op, outs, self.platform, self._random_source() if rule.random else None)
@@ -255,7 +257,7 @@ class Trace:
         if not form.written:
             return (tuple(_specs(meta)) if meta is not None else ()), meta
         targets = self._targets(op, bound, form.written)
-        if form.is_out:
+        if form.is_out and torch.Tag.pointwise not in functional.tags:  # sums are computed in the dtype of out=
             return tuple(Spec(tuple(t.shape), t.dtype) for t in targets if t is not None), meta
         names = {argument.name for argument in functional._schema.arguments}
         try:

@@ -31,6 +31,11 @@ from torch_tpu.runtime.job import Job
 
 log = logging.getLogger("torch_tpu")
 
+when_crowded: list[Callable[[], None]] = []
+"""Called where the process has almost as many programs as it can have, to let go of those that are not in use."""
+CHECKED_EVERY = 256
+"""After how many programs it is looked whether that is so."""
+
 Array = Any
 """A PJRT array: one buffer on one device."""
 
@@ -162,6 +167,7 @@ class Client:
         self._peers = [firsts[index] for index in job.exchange(raw.process_index())] if job else self._devices
         """The device of each process of the job: its first one."""
         self._programs: cache.Recent[Any] = cache.Recent(8192)
+        self._loads = 0
         self._scalars: cache.Recent[Array] = cache.Recent(4096)
 
     def handlers(self, results: Sequence[Result]) -> list[Any]:
@@ -205,6 +211,13 @@ class Client:
         loaded = self._load(key, how) or self._build(key, text, chosen, how)
         if time.perf_counter() - start > heap.LONG_COMPILE:
             heap.give_back()
+        self._loads += 1
+        if self.platform == "cpu" and self._loads % CHECKED_EVERY == 0 and heap.is_crowded():
+            self._programs.clear()
+            for forget in when_crowded:
+                forget()
+            counters.crowded += 1
+            log.info("the process had as many programs as its memory mappings allow; those not in use were dropped")
         program = Executable(loaded, self.handlers(results), donated, key)
         if self.platform == "cpu":  # a TPU's client refuses it when it is started, the CPU's while others run already
             program.refuse_above(heap.total_memory())

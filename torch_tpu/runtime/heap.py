@@ -1,4 +1,4 @@
-"""The process's own heap. XLA's compiler leaves hundreds of MiB of it free in small pieces, and so do arrays of the CPU
+"""The process's own memory. XLA's compiler leaves hundreds of MiB of it free in small pieces, and so do arrays of the CPU
 client that were freed among others; the C library keeps them, and large arrays that are made later do not fit in."""
 
 from __future__ import annotations
@@ -26,6 +26,29 @@ def give_back() -> None:
     trim = _trim()
     if trim is not None:
         trim(ctypes.c_size_t(0))
+
+
+CROWDED = 0.8
+"""The part of the memory mappings that a process may have, from which on programs must go: XLA's CPU client takes up to
+ten for each, and where it gets no more the process ends."""
+
+
+@cache
+def _max_mappings() -> int:
+    try:
+        with open("/proc/sys/vm/max_map_count", encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 0
+
+
+def is_crowded() -> bool:
+    """Whether the process is about to run out of memory mappings. Takes milliseconds where there are many."""
+    limit = _max_mappings()
+    if not limit:
+        return False
+    with open("/proc/self/maps", "rb") as file:
+        return sum(1 for _ in file) > CROWDED * limit
 
 
 def machine_memory() -> tuple[int, int]:

@@ -8,6 +8,7 @@ dynamic-update-slice. Every other view is a gather, and its write a scatter. XLA
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -282,13 +283,21 @@ class OverlapError(RuntimeError):
         )
 
 
-def write(base: Value | None, numel: int, view: View, value: Value, offset: Value | None = None) -> Value:
+def write(
+    base: Value | None,
+    numel: int,
+    view: View,
+    value: Value,
+    offset: Value | None = None,
+    planned: Sequence[int] = (),
+) -> Value:
     """The storage's array after a tensor on it was assigned a value of the tensor's shape and dtype.
 
     Args:
         base: the array before, or None where there was nothing yet.
         numel: elements of the view's dtype in the storage.
         offset: as in `read`.
+        planned: the shape of an array of `numel` elements to begin with where there is none.
 
     Raises:
         OverlapError: the tensor's elements overlap.
@@ -314,7 +323,7 @@ def write(base: Value | None, numel: int, view: View, value: Value, offset: Valu
             return hlo.reshape(dense, base.shape)
         return dense
     if base is None:
-        base = hlo.full((numel,), 0, view.dtype)
+        base = hlo.full(tuple(planned) if planned and math.prod(planned) == numel else (numel,), 0, view.dtype)
     base = retype(base, view.dtype)
     if view.numel == 0:
         return base
