@@ -78,3 +78,24 @@ def test_shapes_layouts_writes():
     check(lambda x: F.leaky_relu(x * 1, 0.1, inplace=True), (3, 4))
     check(lambda x: F.silu(x * 1, inplace=True), (3, 4))
     check_error("gelu", torch.tensor([1, 2]))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: F.elu_(x, alpha=-2),
+        lambda x: F.leaky_relu_(x, -2),
+        lambda x: F.rrelu_(x, -2, -1),
+        lambda x: F.celu_(x, -2),
+    ],
+)
+def test_gradients_that_are_lost_in_place(call):
+    x = torch.tensor([-1.0, 1.0], device="tpu", requires_grad=True)
+    with pytest.raises(RuntimeError, match="negative slope"):
+        call(x.clone()).sum().backward()
+
+
+def test_thresholds_of_expanded_tensors():
+    x = torch.tensor([[0.125, 0.75]], device="tpu").expand(3, 2)
+    F.threshold_(x, 0.5, 0.25)
+    assert x.tolist() == [[0.25, 0.75]] * 3

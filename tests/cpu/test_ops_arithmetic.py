@@ -170,3 +170,54 @@ def test_out_of_another_dtype_is_refused(op):
     places = torch.empty(2, dtype=torch.int64, device="tpu")
     with pytest.raises(RuntimeError, match="dtype"):
         op(x, out=(out, places) if op is torch.sort else out)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_integers_divided_by_zero(dtype):
+    """No error, as on CUDA; and none that ends the process, where XLA divides while it compiles."""
+    empty = torch.empty(0, 3, dtype=dtype, device="tpu")
+    for divide in (torch.fmod, torch.remainder, torch.floor_divide, partial(torch.div, rounding_mode="trunc")):
+        assert divide(empty, empty).shape == (0, 3)
+        x = torch.tensor([7, 9], dtype=dtype, device="tpu")
+        assert divide(x, torch.tensor([0, 2], dtype=dtype, device="tpu"))[1].item() in (1, 4)
+        constant = torch.compile(
+            lambda x, divide=divide: divide(torch.full_like(x, 7), torch.zeros_like(x)), backend="tpu"
+        )
+        assert constant(x).shape == (2,)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["add_", "remainder_", "atan2_", "lt_", "clamp_min_", "pow_", "copysign_", "bitwise_and_", "floor_divide_", "gcd_"],
+)
+def test_in_place_does_not_grow(name):
+    dtype = torch.int64 if name in ("bitwise_and_", "gcd_") else torch.float32
+    x, y = torch.ones(3, dtype=dtype, device="tpu"), torch.ones(3, 3, dtype=dtype, device="tpu")
+    with pytest.raises(RuntimeError, match=r"output with shape \[3\] doesn't match the broadcast shape \[3, 3\]"):
+        getattr(x, name)(y)
+    assert x.tolist() == [1, 1, 1]
+
+
+F = torch.nn.functional
+REFUSED = [
+    (torch.bool, lambda x: x.abs()),
+    (torch.bool, lambda x: x @ x),
+    (torch.bool, lambda x: F.relu(x)),
+    (torch.bool, lambda x: x.median()),
+    (torch.int64, lambda x: x.frac()),
+    (torch.int64, lambda x: F.interpolate(x[None, None], size=(3, 3), mode="bilinear")),
+    (torch.int64, lambda x: F.adaptive_avg_pool2d(x[None], 1)),
+    (torch.int64, lambda x: F.nll_loss(x, x[0])),
+    (torch.float32, lambda x: torch.gcd(x, x)),
+    (torch.complex64, lambda x: F.mse_loss(x, x)),
+    (torch.complex64, lambda x: F.gelu(x)),
+]
+
+
+@pytest.mark.parametrize(("dtype", "call"), REFUSED)
+def test_dtypes_that_no_device_takes(dtype, call):
+    x = torch.ones(2, 2, dtype=dtype)
+    with pytest.raises((RuntimeError, TypeError)) as expected:
+        call(x)
+    with pytest.raises(type(expected.value)):
+        call(x.to("tpu"))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+
+import pytest
+import torch
 from op_checks import BF16, C64, F32, F64, channels_last, check, check_error, strided
 
 
@@ -39,3 +43,25 @@ def test_errors():
     check_error("conv2d", (1, 3, 4, 4), (4, 2, 3, 3), match="expected input.*channels")
     check_error("conv2d", (1, 3, 2, 2), (4, 3, 3, 3), match="Kernel size can't be greater")
     check_error("conv1d", (2, 3), (4, 3, 2, 2))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_channels_last_stays(training):
+    torch.manual_seed(0)
+    layers = [torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(), torch.nn.ConvTranspose2d(4, 5, 3)]
+    model = torch.nn.Sequential(*layers, torch.nn.MaxPool2d(2)).train(training)
+    x = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)
+    found = []
+    for device in ("cpu", "tpu"):
+        y = x.to(device)
+        made = []
+        for layer in copy.deepcopy(model).to(device):
+            y = layer(y)
+            made.append((y.stride(), y.detach().cpu()))
+        found.append(made)
+    for (stride, expected), (other, actual) in zip(*found):
+        assert stride == other and expected.is_contiguous(memory_format=torch.channels_last)
+        torch.testing.assert_close(actual, expected)
+    weight = torch.randn(5, 3, 2, 2, device="tpu").to(memory_format=torch.channels_last)
+    made = torch.nn.functional.conv2d(x.contiguous().to("tpu"), weight)
+    assert made.is_contiguous(memory_format=torch.channels_last)

@@ -130,3 +130,26 @@ def test_a_number_that_fits_is_cast():
     for dtype, number in ((torch.uint8, -1), (torch.int8, 3.7), (torch.bool, 5), (torch.float16, 1e-9)):
         expected = torch.full((2,), number, dtype=dtype)
         assert torch.equal(torch.full((2,), number, dtype=dtype, device="tpu").cpu(), expected)
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        lambda out: torch.arange(0, 4, out=out),
+        lambda out: torch.arange(4, out=out),
+        lambda out: torch.range(1, 4, out=out),
+        lambda out: torch.linspace(0, 3, 4, out=out),
+        lambda out: torch.logspace(0, 2, 4, out=out),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_ranges_fill_what_is_given(fill, dtype):
+    """An out= with as many elements keeps its shape, whatever that is; another one is resized."""
+    for shape in ((2, 3), (3,)):
+        found = []
+        for device in ("cpu", "tpu"):
+            x = torch.zeros(shape, dtype=dtype, device=device)
+            out = x.narrow(1, 1, 2) if len(shape) == 2 else x
+            fill(out)
+            found.append((x.cpu(), out.cpu()))
+        torch.testing.assert_close(found[1], found[0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+import torch
 from op_checks import BF16, C64, F32, F64, I64, check, check_error, check_out
 
 
@@ -28,3 +30,21 @@ def test_norms():
     check("matrix_rank", [[1.0, 2.0], [2.0, 4.0]], grad=False)
     check("vander", (3,))
     check("householder_product", (4, 2), (2,), grad=False)
+
+
+@pytest.mark.parametrize(
+    "factorize",
+    [
+        torch.linalg.inv_ex,
+        torch.linalg.lu_factor_ex,
+        lambda a, **kwargs: torch.linalg.cholesky_ex(-a, **kwargs),
+        lambda a, **kwargs: torch.linalg.solve_ex(a, a, **kwargs),
+    ],
+)
+def test_errors_are_raised_where_that_is_asked_for(factorize):
+    singular = torch.diag(torch.tensor([1.0, 0.0, 1.0])).to("tpu")
+    factorize(singular)
+    with pytest.raises(RuntimeError) as expected:
+        factorize(singular.cpu(), check_errors=True)
+    with pytest.raises(type(expected.value)):
+        factorize(singular, check_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 from op_checks import (
@@ -86,3 +87,16 @@ def test_errors():
 
 def test_dtypes_that_differ_are_refused():
     check_error("mm", (3, 4), values([[1]] * 4, I64), match="dtype")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.complex64])
+def test_batches_of_one(dtype):
+    """Of any layout: XLA's CPU client cannot run some of them in bfloat16."""
+    x, y = torch.randn(1, 1, 33, 23, dtype=dtype), torch.randn(1, 1, 33, 17, dtype=dtype)
+    a, b = (t.to("tpu").requires_grad_() for t in (x, y))
+    x.requires_grad_(), y.requires_grad_()
+    for left, right in ((x, y), (a, b)):
+        (left.transpose(2, 3) @ right).abs().sum().backward()
+    torch.testing.assert_close(a.grad.cpu(), x.grad)
+    torch.testing.assert_close((a.transpose(2, 3) @ b).cpu(), x.transpose(2, 3) @ y)
+    torch.testing.assert_close((a @ a.transpose(2, 3)).cpu(), x @ x.transpose(2, 3))

@@ -137,3 +137,11 @@ def test_modules_draw_their_weights_alike_when_copied():
         torch.manual_seed(0)
         second = torch.nn.Linear(3, 3)
     assert torch.equal(first.weight, second.weight) and torch.equal(copy.deepcopy(first).weight, first.weight)
+
+
+def test_dropout_hides_nothing():
+    """What is dropped is multiplied by zero, which NaN and infinity survive."""
+    x = torch.tensor([float("nan"), float("inf")], device="tpu").repeat(50)
+    for _ in range(2):
+        dropped = F.dropout(x, 0.5).cpu()
+        assert dropped[::2].isnan().all() and not dropped[1::2].isfinite().any() and dropped[1::2].isnan().any()

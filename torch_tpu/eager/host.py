@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, NoReturn
 
 import torch
@@ -70,6 +70,34 @@ def is_set_to(x: torch.Tensor, y: torch.Tensor) -> bool:
         and x.shape == y.shape
         and x.stride() == y.stride()
     )
+
+
+@operator("is_same_size")
+def is_same_size(x: torch.Tensor, y: torch.Tensor) -> bool:
+    return x.shape == y.shape
+
+
+def _checked(op: OpOverload, *args: Any) -> Any:
+    """A factorization that is asked to raise where it fails."""
+    named = dict(zip((argument.name for argument in op._schema.arguments), args, strict=True))
+    if not named["check_errors"]:
+        return NotImplemented
+    answer = op(**named | {"check_errors": False})
+    name = op._schema.name.removeprefix("aten::").removeprefix("_").replace("_", ".", 1)
+    aten._linalg_check_errors(answer[-1], name, is_matrix=args[0].dim() == 2)
+    return answer
+
+
+SPECIAL |= {
+    f"aten::{name}": partial(_checked, getattr(aten, name).default)
+    for name in (
+        "linalg_cholesky_ex",
+        "linalg_inv_ex",
+        "linalg_ldl_factor_ex",
+        "linalg_lu_factor_ex",
+        "_linalg_solve_ex",
+    )
+}
 
 
 @operator("_linalg_check_errors")
@@ -329,6 +357,31 @@ def retype_arguments(args: Sequence[Any]) -> bool:
             _plug.set_value(tensor, array, aval_id(shape, tensor.dtype), num_bytes(shape, tensor.dtype))
             changed = True
     return changed
+
+
+def _fill_range(op: OpOverload, *args: Any) -> torch.Tensor:
+    """An out= of the right number of elements keeps its shape."""
+    *numbers, out = args
+    made = op(*numbers, dtype=out.dtype, device=out.device)
+    if made.numel() != out.numel():
+        out.resize_(made.shape)
+    return out.copy_(made.view(out.shape))
+
+
+SPECIAL |= {
+    f"aten::{name}": partial(_fill_range, op)
+    for name, op in {
+        "arange.out": aten.arange.default,
+        "arange.start_out": aten.arange.start_step,
+        "range.out": aten.range.step,
+        "range.out_": aten.range.default,
+        **{
+            f"{packet.__name__}.{name}".replace(".default_", "."): getattr(packet, name.removesuffix("_out"))
+            for packet in (aten.linspace, aten.logspace)
+            for name in ("default_out", "Tensor_Tensor_out", "Tensor_Scalar_out", "Scalar_Tensor_out")
+        },
+    }.items()
+}
 
 
 def resize_outputs(op: OpOverload, args: Sequence[Any]) -> bool:

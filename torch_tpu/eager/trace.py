@@ -28,8 +28,8 @@ from torch_tpu.tensor.views import View
 
 WIDE = (torch.float64, torch.complex128, 7, 10)
 """Dtypes that make a Python float float64; the numbers are theirs in an argument of the type ScalarType."""
-UNIFORM = frozenset({"aten::fill.Scalar", "aten::fill.Tensor", "aten::zero"})
-"""Operators that write one number everywhere, and so may write to overlapping elements."""
+UNIFORM = frozenset({"aten::fill.Scalar", "aten::fill.Tensor", "aten::zero", "aten::threshold"})
+"""Operators that write the same to elements that overlap: one number everywhere, or what was there, cut."""
 
 
 class Cell:
@@ -118,7 +118,7 @@ class Trace:
         """Assigns a tensor, through its view, with its dtype; the value must broadcast to its shape.
 
         Args:
-            uniform: all elements get the same number, so that elements that share memory do not matter.
+            uniform: elements that share memory get the same number, so that they do not matter.
         """
         cell, offset = self.cell(tensor), self.offsets.get(id(tensor))
         value = hlo.broadcast_to(hlo.convert(value, tensor.dtype), tuple(tensor.shape))
@@ -206,6 +206,8 @@ class Trace:
         declared = len(results) - self._count_undeclared(op, rule, bound)
         self._write_undeclared(op, rule, bound, results[declared:])
         results = results[:declared]
+        if rule.format_of:
+            meta = _formatted(meta, results, [bound.get(name) for name in rule.format_of])
         if not form.written:
             return self._new_results(op, meta, results)
         targets = self._targets(op, bound, form.written)
@@ -247,11 +249,14 @@ class Trace:
         """The results of the functional form, and what PyTorch's meta kernel of the called form returned, if any."""
         meta: Any = None
         positional, named = _call_arguments(op, bound)
-        given = self._targets(op, bound, form.written) if form.is_out else []
-        layouts = [(t, t.shape, t.stride()) for t in given if t is not None]
+        layouts = [(t, t.shape, t.stride()) for t in self._targets(op, bound, form.written) if t is not None]
         with contextlib.suppress(NotImplementedError, ZeroDivisionError):  # a mean of nothing, in Python
             meta = op(*positional, **named)
         for target, shape, stride in layouts:
+            if target.shape != shape and not form.is_out:  # meta kernels written in Python resize it
+                raise RuntimeError(
+                    f"output with shape {list(shape)} doesn't match the broadcast shape {list(target.shape)}"
+                )
             if target.shape == shape and target.stride() != stride:  # sort's meta kernel changes strides
                 target.as_strided_(shape, stride)
         if not form.written:
@@ -513,6 +518,22 @@ def _call_arguments(op: OpOverload, bound: dict[str, Any]) -> tuple[list[Any], d
     if is_factory and "device" not in named and any(a.name == "device" and a.kwarg_only for a in op._schema.arguments):
         named["device"] = torch.device("meta")
     return positional, named
+
+
+def _formatted(meta: Any, results: Sequence[Value | None], models: Sequence[Any]) -> Any:
+    """The results' metadata, with the first one channels_last if one of the models is."""
+    value, *rest = results
+    for model in models:
+        if value is None or not isinstance(model, torch.Tensor) or model.is_contiguous():
+            continue
+        for memory_format, ndim in ((torch.channels_last, 4), (torch.channels_last_3d, 5)):
+            if value.ndim == model.dim() == ndim and model.is_contiguous(memory_format=memory_format):
+                first = torch.empty(value.shape, dtype=value.dtype, device="meta", memory_format=memory_format)
+                if not rest:
+                    return first
+                others = [None] * len(rest) if meta is None else list(meta)[1:]
+                return (first, *others)
+    return meta
 
 
 def _check_casts(targets: Sequence[torch.Tensor | None], results: Sequence[Spec]) -> None:

@@ -192,12 +192,18 @@ def _division(name: str) -> Callable[[Value | Number, Value | Number], Value]:
     plain = _binary(name)
 
     def function(x: Value | Number, y: Value | Number) -> Value:
+        can_be_zero = isinstance(y, Value) or y == 0
         x, y = _operands(x, y)
         if current().narrow and x.dtype in (torch.int64, torch.uint64):
             from torch_tpu.hlo import division
 
             return division.of_integers(x, y)[name == "remainder"]
-        return plain(x, y)
+        if x.dtype.is_floating_point or x.dtype.is_complex or not can_be_zero:
+            return plain(x, y)
+        # XLA's answers to a division by zero, written out: where it knows both numbers, and of empty tensors it thinks
+        # it does, it divides while it compiles, and the process ends.
+        zero, ones = equal(y, 0), -1 if x.dtype.is_signed else torch.iinfo(x.dtype).max
+        return select(zero, x if name == "remainder" else ones, plain(x, select(zero, 1, y)))
 
     function.__name__ = name
     return function

@@ -10,7 +10,7 @@ from torch_tpu.hlo import layout
 from torch_tpu.hlo.arith import add, convert, imag, is_finite, make_complex, real, reduce_precision, select, subtract
 from torch_tpu.hlo.core import Value, current, emit
 from torch_tpu.hlo.dims import Dim, decided, require_whole
-from torch_tpu.hlo.shape import _ints
+from torch_tpu.hlo.shape import _ints, reshape
 from torch_tpu.hlo.types import tensor_type
 
 PRECISION = "DEFAULT"
@@ -106,6 +106,8 @@ def dot_general(
     dtype, precision = dtype or x.dtype, precision or PRECISION
     if current().sizes:
         x, y = _contractable(x, y, contract, batch)
+    elif batch[0] and all(x.shape[dim] == 1 for dim in batch[0]):  # the CPU client cannot run all of these in bfloat16
+        return _of_one(x, y, contract, batch, dtype, precision)
 
     written = "HIGHEST" if _IMITATE else precision  # passes that are written out are exact themselves
 
@@ -115,6 +117,22 @@ def dot_general(
     if _IMITATE and x.dtype is y.dtype is torch.complex64:
         return _complex_in_passes(lambda a, b: in_passes(product, a, b, precision), x, y)
     return convert(in_passes(product, x, y, precision), dtype)
+
+
+def _of_one(
+    x: Value,
+    y: Value,
+    contract: tuple[Sequence[int], Sequence[int]],
+    batch: tuple[Sequence[int], Sequence[int]],
+    dtype: torch.dtype,
+    precision: str,
+) -> Value:
+    """A product whose batch dimensions have size 1, as one without them."""
+    kept = [[dim for dim in range(value.ndim) if dim not in batch[side]] for side, value in enumerate((x, y))]
+    x, y = (reshape(value, [value.shape[dim] for dim in dims]) for value, dims in zip((x, y), kept, strict=True))
+    left, right = ([dims.index(dim) for dim in contract[side]] for side, dims in enumerate(kept))
+    made = dot_general(x, y, contract=(left, right), dtype=dtype, precision=precision)
+    return reshape(made, [1] * len(batch[0]) + list(made.shape))
 
 
 def _contractable(

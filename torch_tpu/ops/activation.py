@@ -143,8 +143,15 @@ def leaky_relu(ctx: Context, x: Value, negative_slope: Value | float = 0.01) -> 
     return hlo.select(hlo.greater(x, 0), x, x * negative_slope)
 
 
-@lowering("leaky_relu_backward", promote=RESULT)
-def leaky_relu_backward(ctx: Context, grad: Value, x: Value, slope: Value, self_is_result: bool) -> Value:
+def _require_positive(slope: float, is_result: bool, name: str) -> None:
+    """A result says which side its input was on only if no slope is negative."""
+    if is_result and slope < 0:
+        raise RuntimeError(f"the gradient of in-place {name} is not known for a negative slope, {slope}")
+
+
+@lowering("leaky_relu_backward", promote=RESULT, static=("negative_slope",))
+def leaky_relu_backward(ctx: Context, grad: Value, x: Value, slope: float, self_is_result: bool) -> Value:
+    _require_positive(slope, self_is_result, "leaky_relu")
     return hlo.select(hlo.greater(x, 0), grad, grad * slope)
 
 
@@ -159,11 +166,12 @@ def celu(ctx: Context, x: Value, alpha: Value | float = 1.0) -> Value:
     return hlo.select(hlo.greater(x, 0), x, hlo.expm1(x / alpha) * alpha)
 
 
-@lowering("elu_backward", promote=RESULT)
+@lowering("elu_backward", promote=RESULT, static=("alpha",))
 def elu_backward(
-    ctx: Context, grad: Value, alpha: Value, scale: Value, input_scale: Value, is_result: bool, x: Value
+    ctx: Context, grad: Value, alpha: float, scale: Value, input_scale: Value, is_result: bool, x: Value
 ) -> Value:
     """The gradient from elu's input, or from its result, of which e^x is known."""
+    _require_positive(alpha, is_result, "elu")
     slope = scale * alpha
     exponential = x + slope if is_result else hlo.exponential(x * input_scale) * slope
     return hlo.select(hlo.less_equal(x, 0), grad * input_scale * exponential, grad * scale)
@@ -277,4 +285,5 @@ def randomized_leaky_relu_backward(
 ) -> Value:
     if training and upper - lower > 1e-6:
         return grad * noise
+    _require_positive((lower + upper) / 2, self_is_result, "rrelu")
     return hlo.select(hlo.greater(x, 0), grad, grad * ((lower + upper) / 2))

@@ -90,7 +90,13 @@ class Normalized:
         self.written = [value for value in self.running if value is not None] if training else []
 
 
-@lowering("native_batch_norm", data=("momentum",), writes=("running_mean", "running_var"), inferred=True)
+@lowering(
+    "native_batch_norm",
+    data=("momentum",),
+    writes=("running_mean", "running_var"),
+    inferred=True,
+    format_of=("input",),
+)
 def native_batch_norm(
     ctx: Context,
     x: Value,
@@ -107,7 +113,7 @@ def native_batch_norm(
     return [made.out, *made.saved, *(made.written if training else [None] * len(given))]
 
 
-@lowering("_native_batch_norm_legit_functional", data=("momentum",), inferred=True)
+@lowering("_native_batch_norm_legit_functional", data=("momentum",), inferred=True, format_of=("input",))
 def legit_functional(
     ctx: Context,
     x: Value,
@@ -137,7 +143,7 @@ def legit_no_stats(
     return [made.out, *made.saved]
 
 
-@lowering("_native_batch_norm_legit_no_training", data=("momentum",), inferred=True)
+@lowering("_native_batch_norm_legit_no_training", data=("momentum",), inferred=True, format_of=("input",))
 def legit_no_training(
     ctx: Context,
     x: Value,
@@ -152,7 +158,7 @@ def legit_no_training(
     return [made.out, *made.saved]
 
 
-@lowering("_batch_norm_with_update_functional", data=("momentum",))
+@lowering("_batch_norm_with_update_functional", data=("momentum",), format_of=("input",))
 def with_update_functional(
     ctx: Context,
     x: Value,

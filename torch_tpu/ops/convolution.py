@@ -338,7 +338,7 @@ def convolve(
     return hlo.convert(out, x.dtype)
 
 
-@lowering("convolution", "convolution_overrideable")
+@lowering("convolution", "convolution_overrideable", format_of=("input", "weight"))
 def convolution(
     ctx: Context,
     x: Value,

@@ -1,6 +1,6 @@
 """Matrix decompositions: Cholesky, LU, LDL, QR and its reflectors, SVD, eigenvalues.
 
-`check_errors` arguments are ignored: the infos go to `_linalg_check_errors`, which the core runs on the host.
+`check_errors` arguments are not for programs: infos go to `_linalg_check_errors`, which the core runs on the host.
 """
 
 from __future__ import annotations

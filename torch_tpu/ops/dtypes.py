@@ -11,6 +11,38 @@ INDICES = ("index", "indices")
 FACTORS = ("mat1", "mat2", "mat", "vec", "batch1", "batch2")
 
 
+_POOLING = "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d"
+_RESIZING = """upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d
+    _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d
+    _upsample_bilinear2d_aa _upsample_bicubic2d_aa"""
+_FLOATING = """hardsigmoid hardswish hardshrink _prelu_kernel igamma igammac histc histogram nll_loss_forward nll_loss2d_forward
+    multi_margin_loss multilabel_margin_loss_forward max_unpool2d max_unpool3d max_pool2d_with_indices_backward
+    segment_reduce"""
+REFUSED: dict[str, frozenset[str]] = {
+    kind: frozenset(" ".join(names).split())
+    for kind, names in {
+        "bool": (
+            _RESIZING,
+            _FLOATING,
+            _POOLING.replace("_adaptive_avg_pool2d ", ""),
+            "abs addmm addmv addbmm baddbmm bmm mm mv dot vdot addcmul trace convolution convolution_overrideable",
+            "ceil floor round trunc clamp relu threshold kthvalue median nanmedian topk argmax argmin bucketize",
+            "searchsorted gcd index_reduce max_pool2d_with_indices max_pool3d_with_indices reflection_pad1d",
+        ),
+        "uint8": (_FLOATING, _POOLING, "frac im2col"),
+        "integer": (_RESIZING, _FLOATING, _POOLING, "frac im2col"),
+        "floating": ("gcd lcm bitwise_left_shift bitwise_right_shift __lshift__ __rshift__",),
+        "complex": (
+            _RESIZING,
+            "gcd lcm median nanmedian native_group_norm native_batch_norm",
+            "_adaptive_avg_pool2d _adaptive_avg_pool3d avg_pool2d avg_pool3d glu mish gelu logit",
+            "index_reduce hypot xlogy special_xlog1py special_spherical_bessel_j0",
+            "smooth_l1_loss mse_loss huber_loss nansum nll_loss_forward nll_loss2d_forward",
+        ),
+    }.items()
+}
+"""What the kernels for no device of PyTorch's take, by the kind of their first tensor's dtype."""
+
 SAME_OUT = ("neg", "round", "bitwise_not", "nan_to_num", "sort", "index_select")
 """Operators whose out= has the dtype of their input, where most others may have one that the result can be cast to."""
 
@@ -21,7 +53,7 @@ def check(op: str, arguments: Mapping[str, Any]) -> None:
     """Looks at the arguments of an operator ("aten::gather") by their names.
 
     Raises:
-        TypeError: an index is no integer, tensors differ in dtype that must not, or bools are subtracted.
+        TypeError: an index is no integer, tensors differ in dtype that must not, bools are subtracted, or a dtype is `REFUSED`.
     """
     if op.removeprefix("aten::") in SAME_OUT:
         for name in ("out", "values"):
@@ -30,6 +62,9 @@ def check(op: str, arguments: Mapping[str, Any]) -> None:
                 raise TypeError(f"{name} is {given.dtype}, not {arguments['self'].dtype}")
     if op.rstrip("_") in SUBTRACTIONS and any(map(_is_bool, (arguments["self"], arguments["other"]))):
         raise TypeError("bools are not subtracted")
+    first = next((value for value in arguments.values() if isinstance(value, torch.Tensor)), None)
+    if first is not None and op.removeprefix("aten::").rstrip("_") in REFUSED[_kind(first.dtype)]:
+        raise TypeError(f"it takes no {first.dtype}")
     for name in INDICES:
         given = arguments.get(name)
         if isinstance(given, torch.Tensor) and (given.is_floating_point() or given.is_complex()):
@@ -38,6 +73,12 @@ def check(op: str, arguments: Mapping[str, Any]) -> None:
         found = [arguments[name].dtype for name in names if isinstance(arguments.get(name), torch.Tensor)]
         if len(set(found)) > 1:
             raise TypeError(f"{', '.join(names)} have different dtypes: {', '.join(map(str, found))}")
+
+
+def _kind(dtype: torch.dtype) -> str:
+    if dtype in (torch.bool, torch.uint8):
+        return str(dtype).removeprefix("torch.")
+    return "complex" if dtype.is_complex else "floating" if dtype.is_floating_point else "integer"
 
 
 def _is_bool(operand: Any) -> bool:

@@ -431,12 +431,11 @@ def randperm(ctx: Context, n: int, dtype: torch.dtype | None = None) -> Value:
 
 
 def _dropped(ctx: Context, x: Value, keep: Value) -> tuple[Value, Value]:
-    """x / keep where a coin of probability `keep` says so, else 0; and the coins."""
+    """x / keep where a coin of probability `keep` says so, else x * 0, which is no number if x is none; and the coins."""
     mask = coin(ctx, x.shape, keep)
     compute = hlo.compute_dtype(x.dtype)
     scale = hlo.select(hlo.equal(keep, 0), hlo.zeros_like(keep), 1 / keep)
-    scaled_up = hlo.convert(x, compute) * hlo.convert(scale, compute)
-    return hlo.select(mask, scaled_up, hlo.zeros_like(scaled_up)), mask
+    return hlo.convert(x, compute) * (hlo.convert(mask, compute) * hlo.convert(scale, compute)), mask
 
 
 @lowering("native_dropout", random=True, data=("p",))

@@ -111,6 +111,8 @@ class Lowering:
     writes: tuple[str, ...] = ()
     """Arguments that the operator updates although its schema does not say so (running statistics, say): their new
     values follow the declared results, in this order, for those that are given."""
+    format_of: tuple[str, ...] = ()
+    """Arguments of which one that is channels_last makes the first result so, where PyTorch's meta kernel does not."""
     platforms: frozenset[str] = field(default_factory=lambda: frozenset({"cpu", "tpu", "cuda"}))
 
 
@@ -130,6 +132,7 @@ def lowering(
     padded_along: str | None = None,
     inferred: bool = False,
     writes: Sequence[str] = (),
+    format_of: Sequence[str] = (),
     platforms: Sequence[str] = ("cpu", "tpu", "cuda"),
 ) -> Callable[[Function], Function]:
     """Registers a function as the lowering of functional overloads: "add.Tensor", or "relu" for its default.
@@ -158,6 +161,7 @@ def lowering(
                 padded_along,
                 inferred,
                 tuple(writes),
+                tuple(format_of),
                 frozenset(platforms),
             )
         return function
