@@ -21,8 +21,7 @@ from torch.export.graph_signature import ConstantArgument
 from torch_tpu import errors, hlo, ops
 from torch_tpu.compile import control_flow
 from torch_tpu.compile.interpreter import CannotLower, Interpreter
-from torch_tpu.eager.trace import Trace
-from torch_tpu.hlo import Value
+from torch_tpu.eager.trace import RandomState, Trace
 from torch_tpu.runtime import mlir
 
 assert control_flow  # registers its handlers
@@ -83,13 +82,7 @@ def exported_to_mlir(program: ExportedProgram, *, name: str = "exported", platfo
     module = program.graph_module
     _prepare(module)
     function = hlo.Function(name)
-    state: list[Value] = []
-
-    def random_state() -> Value:
-        if not state:
-            state.append(function.argument((2,), torch.uint64))
-        return state[0]
-
+    random_state = RandomState(function)
     trace = Trace(platform, random_state)
     specs = program.graph_signature.input_specs
     inputs: list[Argument] = []
@@ -113,7 +106,7 @@ def exported_to_mlir(program: ExportedProgram, *, name: str = "exported", platfo
             if isinstance(item, torch.Tensor):
                 results.append(trace.read(item))
                 outputs.append(_argument(out.kind.name.lower(), out.target or getattr(out.arg, "name", ""), item))
-    if state:
+    if random_state.value is not None:
         inputs.append(Argument("random_state", "", (2,), torch.uint64))
     return ExportedMlir(function.module(results), tuple(inputs), tuple(outputs), trace.random_taken)
 

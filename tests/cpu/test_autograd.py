@@ -132,3 +132,19 @@ def test_anomaly_mode():
     x = torch.zeros(1, device="tpu", requires_grad=True)
     with torch.autograd.detect_anomaly(check_nan=True), pytest.raises(RuntimeError, match="returned nan values"):
         (x.sqrt() * 0).sum().backward()
+
+
+def test_tensors_go_when_nobody_holds_them():
+    """Also those of a program that had to be made, and of a backward pass that is differentiated itself."""
+    gc.collect()
+    gc.disable()
+    try:
+        for size in (31, 37):
+            x = torch.randn(size, 3, device="tpu", requires_grad=True)
+            y = x.exp()
+            (grad,) = torch.autograd.grad(y, x, torch.ones_like(y), create_graph=True)
+            left = [weakref.ref(tensor) for tensor in (x, y, grad)]
+            del x, y, grad
+            assert [ref() for ref in left] == [None] * 3
+    finally:
+        gc.enable()

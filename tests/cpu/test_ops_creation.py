@@ -153,3 +153,26 @@ def test_ranges_fill_what_is_given(fill, dtype):
             fill(out)
             found.append((x.cpu(), out.cpu()))
         torch.testing.assert_close(found[1], found[0])
+
+
+def test_ranges_of_one_length_share_a_program(counters):
+    for start, dtype in ((0, torch.int64), (0, torch.int32), (0.5, torch.float32), (0, torch.bfloat16)):
+        torch.arange(start + 1, start + 5, dtype=dtype, device="tpu")
+        made = counters.compiles + counters.disk_hits + counters.memory_hits
+        for shift in range(2, 7):
+            expected = torch.arange(start + shift, start + shift + 4, dtype=dtype)
+            actual = torch.arange(start + shift, start + shift + 4, dtype=dtype, device="tpu")
+            torch.testing.assert_close(actual.cpu(), expected)
+        assert counters.compiles + counters.disk_hits + counters.memory_hits == made
+
+
+def test_ranges_are_counted_as_pytorch_counts_them():
+    cases = [(5, 0, -1), (6, 1, -1), (1, 6, 2), (1.5, 4, 0.5), (0, 1, 0.1), (1, 2, 0.1), (2, 2, 1), (-5, 5, 3)]
+    for start, end, step in [*cases, (2**40, 2**40 + 3, 1), (1, 6.5, 1), (1.0, 5.0, 1)]:
+        for dtype in (None, torch.int32, torch.float64, torch.float16):
+            if dtype is not torch.float16 or start < 2**16:
+                expected = torch.arange(start, end, step, dtype=dtype)
+                torch.testing.assert_close(torch.arange(start, end, step, dtype=dtype, device="tpu").cpu(), expected)
+    for wrong in ((0, 5, 0), (5, 0, 1), (0, float("nan"), 1)):
+        with pytest.raises(RuntimeError):
+            torch.arange(*wrong, device="tpu")

@@ -158,3 +158,28 @@ def test_matrices_that_have_no_decomposition(name, mode):
             answer = getattr(torch.linalg, name)(torch.full((3, 3), float("nan"), device="tpu"))
             (answer if isinstance(answer, torch.Tensor) else answer[0]).cpu()
         assert good.tolist() == [2.0] * 3
+
+
+def ones(*size, **kwargs):
+    return torch.ones(*size, device="tpu", **kwargs)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: torch.heaviside(ones(3, dtype=torch.int32), ones(3, dtype=torch.bool)),
+        lambda: torch.all(ones(3, 3), 0, out=ones(3)),
+        lambda: torch.mode(ones(9), out=(ones(()).double(), ones((), dtype=torch.int64))),
+        lambda: torch.nn.functional.celu(ones(2), 0.0),
+        lambda: torch.nn.functional.max_unpool2d(ones(1, 1, 1, 1), ones(1, 1, 1, 1, dtype=torch.int64) * 100, 2),
+        lambda: torch.nn.functional.multi_margin_loss(ones(2, 3), torch.tensor([0, 5], device="tpu")),
+        lambda: torch.normal(ones(2), -ones(2)),
+        lambda: torch.linalg.lstsq(ones(3, 3), ones(3, 1).double()),
+        lambda: torch.linalg.eigvals(ones(2, 2), out=ones(2)),
+        lambda: ones(3, dtype=torch.int16).random_(0, 2**20),
+        lambda: ones(3, dtype=torch.uint8).random_(-1, 3),
+    ],
+)
+def test_calls_that_pytorch_refuses(call):
+    with pytest.raises(RuntimeError):
+        call()

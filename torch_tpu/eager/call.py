@@ -14,7 +14,7 @@ import torch
 from torch_tpu import _plug, hlo
 from torch_tpu.eager import origins
 from torch_tpu.eager.program import Program, aval_id, drop_unused, num_bytes, spec_of
-from torch_tpu.eager.trace import Trace, scalar_dtype
+from torch_tpu.eager.trace import RandomState, Trace, scalar_dtype
 from torch_tpu.hlo import Value
 from torch_tpu.runtime import platform
 from torch_tpu.tensor import views
@@ -37,8 +37,8 @@ class Call:
     def __init__(self, name: str, args: Sequence[Any], codes: Codes, avals: Sequence[int], *, wide: bool = False):
         self.function = hlo.Function(name)
         self.increment = 0
-        self.rng: Value | None = None
-        self.trace = Trace(platform.client().platform, self._random)
+        self.rng = RandomState(self.function)
+        self.trace = Trace(platform.client().platform, self.rng)
         self.storages: dict[int, Value] = {}
         self.before: dict[int, Value | None] = {}
         self.bases: dict[int, torch.Tensor] = {}
@@ -99,11 +99,6 @@ class Call:
             self.trace.offsets[id(meta)] = self._argument(offset, (), dtype)
         return meta
 
-    def _random(self) -> Value:
-        if self.rng is None:
-            self.rng = self.function.argument((2,), torch.uint64)
-        return self.rng
-
     def new_tensor(self, item: torch.Tensor) -> tuple[tuple[Any, ...], Value]:
         """A traced tensor as the entry describes a new one, and its array."""
         size, stride = tuple(item.shape), tuple(item.stride())
@@ -147,14 +142,15 @@ class Call:
         """The program, not compiled yet, and the operands it takes."""
         names = {value.name for value in outputs}
         keep = [kept or value.name in names for kept, value in zip(keep, self.function.arguments, strict=True)]
-        if self.rng is not None:  # the last argument
-            place = self.function.arguments.index(self.rng)
+        state = self.rng.value
+        if state is not None:  # the last argument
+            place = self.function.arguments.index(state)
             self.function.arguments.append(self.function.arguments.pop(place))
             self.function.attributes.append(self.function.attributes.pop(place))
             keep = [*keep[:place], *keep[place + 1 :], True]
             self.increment = self.trace.random_taken
         drop_unused(self.function, keep)
         origins.note(self.function.name, self.function.blocks[0].lines, self.function.sources)
-        inputs = [self.operands[v.name] for v in self.function.arguments if v is not self.rng]
+        inputs = [self.operands[v.name] for v in self.function.arguments if v is not state]
         scalars = [(index, self.scalars[op]) for index, op in enumerate(inputs) if op in self.scalars]
         return Program(self.function.name, self.function, outputs, scalars, self.increment), inputs

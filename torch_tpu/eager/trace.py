@@ -44,6 +44,19 @@ class Cell:
         self.tensor = tensor  # keeps the storage, and so its identity, alive
 
 
+class RandomState:
+    """The generator's seed and offset: an argument of a function, made when it is first asked for."""
+
+    def __init__(self, function: hlo.Function):
+        self.function = function
+        self.value: Value | None = None
+
+    def __call__(self) -> Value:
+        if self.value is None:
+            self.value = self.function.argument((2,), torch.uint64)
+        return self.value
+
+
 class Trace:
     """One function under construction and the storages it knows."""
 
@@ -55,7 +68,6 @@ class Trace:
         """Offsets that are operands, by the id of the argument they belong to: see `views.read`."""
         self.random_taken = 0
         """Random numbers that the function takes: what the generator's offset advances by."""
-        self._mode = _Mode(self)
 
     def random_state(self) -> Value:
         """ui64[2]: the generator's seed and offset, behind what earlier operators of this function take."""
@@ -87,7 +99,7 @@ class Trace:
 
     def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Calls a function on meta tensors; what it calls of ATen is lowered."""
-        with self._mode, _Constants(self):
+        with _Mode(self), _Constants(self):
             return function(*args, **kwargs)
 
     # ------------------------------------------------------------------------------------------------ storages

@@ -161,8 +161,10 @@ def elu(ctx: Context, x: Value, alpha: Value | int = 1, scale: Value | int = 1, 
     return hlo.select(hlo.greater(x, 0), x * scale, hlo.expm1(x * input_scale) * alpha * scale)
 
 
-@lowering("celu", promote=RESULT)
-def celu(ctx: Context, x: Value, alpha: Value | float = 1.0) -> Value:
+@lowering("celu", promote=RESULT, static=("alpha",))
+def celu(ctx: Context, x: Value, alpha: float = 1.0) -> Value:
+    if alpha == 0:
+        raise RuntimeError("alpha cannot be 0 for CELU")
     return hlo.select(hlo.greater(x, 0), x, hlo.expm1(x / alpha) * alpha)
 
 

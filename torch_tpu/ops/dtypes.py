@@ -43,7 +43,10 @@ REFUSED: dict[str, frozenset[str]] = {
 }
 """What the kernels for no device of PyTorch's take, by the kind of their first tensor's dtype."""
 
-SAME_OUT = ("neg", "round", "bitwise_not", "nan_to_num", "sort", "index_select")
+ALIKE = {"aten::heaviside": ("self", "values"), "aten::linalg_lstsq": ("self", "b")}
+"""Operators of which the tensors with these names have one dtype."""
+
+SAME_OUT = ("mode", "neg", "round", "bitwise_not", "nan_to_num", "sort", "index_select")
 """Operators whose out= has the dtype of their input, where most others may have one that the result can be cast to."""
 
 SUBTRACTIONS = ("aten::sub", "aten::rsub")
@@ -65,11 +68,16 @@ def check(op: str, arguments: Mapping[str, Any]) -> None:
     first = next((value for value in arguments.values() if isinstance(value, torch.Tensor)), None)
     if first is not None and op.removeprefix("aten::").rstrip("_") in REFUSED[_kind(first.dtype)]:
         raise TypeError(f"it takes no {first.dtype}")
+    if op in ("aten::all", "aten::any") and _kind(getattr(arguments.get("out"), "dtype", torch.bool)) not in (
+        "bool",
+        "uint8",
+    ):
+        raise TypeError(f"{op} gives bools, which out= is not for")
     for name in INDICES:
         given = arguments.get(name)
         if isinstance(given, torch.Tensor) and (given.is_floating_point() or given.is_complex()):
             raise TypeError(f"{name} has the dtype {given.dtype}, which is no integer")
-    for names in _alike(arguments):
+    for names in _alike(op, arguments):
         found = [arguments[name].dtype for name in names if isinstance(arguments.get(name), torch.Tensor)]
         if len(set(found)) > 1:
             raise TypeError(f"{', '.join(names)} have different dtypes: {', '.join(map(str, found))}")
@@ -85,7 +93,7 @@ def _is_bool(operand: Any) -> bool:
     return isinstance(operand, bool) or (isinstance(operand, torch.Tensor) and operand.dtype is torch.bool)
 
 
-def _alike(arguments: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+def _alike(op: str, arguments: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """Which tensors must have the same dtype."""
     if sum(name in arguments for name in FACTORS) > 1 and arguments.get("out_dtype") is None:
         yield ("self", *FACTORS)
@@ -93,3 +101,4 @@ def _alike(arguments: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
         for source in ("source", "src"):
             if source in arguments:
                 yield "self", source
+    yield ALIKE.get(op, ())

@@ -15,6 +15,7 @@ import torch
 
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
+from torch_tpu.ops.bounds import require_all
 from torch_tpu.ops.registry import Context, lowering
 
 NO_POSITION = 2**31 - 1
@@ -497,6 +498,8 @@ def _max_unpool(rank: int) -> Callable[..., Value | list[Value]]:
     ) -> Value | list[Value]:
         if _empty(ctx) or x.numel == 0:
             return _zeros(ctx)
+        inside = hlo.greater_equal(indices, 0) & hlo.less(indices, math.prod(ctx.out.shape[-rank:]))
+        require_all(ctx.platform, inside, f"aten::max_unpool{rank}d: an index is outside of the output")
         return scatter_planes(x, indices, ctx.out.shape, rank, lambda old, new: new)
 
     return max_unpool

@@ -282,6 +282,8 @@ def randn_like(ctx: Context, x: Value, dtype: torch.dtype | None = None) -> Valu
 
 
 def _normal(ctx: Context, mean: Value | float, std: Value | float) -> Value:
+    if isinstance(std, Value):
+        require_all(ctx.platform, hlo.greater_equal(std, 0), "aten::normal: expects all elements of std >= 0.0")
     drawn = _standard_normal(ctx)
     return drawn * number(std, drawn.dtype) + number(mean, drawn.dtype)
 
@@ -384,14 +386,23 @@ def random(ctx: Context, x: Value) -> Value:
     return integers(ctx, ctx.out.shape, 0, _last(ctx.out.dtype) + 1)
 
 
+def _require_representable(dtype: torch.dtype, low: int, high: int) -> None:
+    require(not dtype.is_complex, "random_ draws no complex numbers")
+    if not dtype.is_floating_point:
+        first, last = (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+        require(first <= low and high <= last, f"random_ from {low} to {high} is out of bounds for {dtype}")
+
+
 @lowering("random.from", random=True)
 def random_from(ctx: Context, x: Value, low: int, high: int | None) -> Value:
     end = _last(ctx.out.dtype) + 1 if high is None else high
+    _require_representable(ctx.out.dtype, low, end - 1)
     return integers(ctx, ctx.out.shape, low, end - low)
 
 
 @lowering("random.to", random=True)
 def random_to(ctx: Context, x: Value, high: int) -> Value:
+    _require_representable(ctx.out.dtype, 0, high - 1)
     return integers(ctx, ctx.out.shape, 0, high)
 
 
