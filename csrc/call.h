@@ -38,6 +38,7 @@ struct Op {
   Kind kind = Kind::kUnknown;
   Part part = Part::kOperator;
   bool writes = false, is_copy = false, reads_views = false;
+  int64_t counted = -1;  // of arange: the argument that says where to end
   std::vector<Arg> args;
   py::object overload;  // torch._ops.OpOverload
 };
@@ -101,6 +102,7 @@ struct Packed {
   int64_t operand(Slot* slot);
   int64_t operand(const c10::IValue& scalar);
   int64_t tensor(const c10::IValue& value, bool is_written, bool is_static);
+  bool count(const Op& op, at::ArrayRef<c10::IValue> args);
   int64_t scalar(const Arg& arg, const c10::IValue& value);
   void other(const c10::IValue& value);
   void argument(const Arg& arg, const c10::IValue& value);

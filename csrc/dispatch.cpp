@@ -264,6 +264,7 @@ struct Kernel final : c10::OperatorKernel {
       op->args[i].is_data = data.count(arguments[i].name());
     }
     op->reads_views = plan["views"].cast<bool>();
+    op->counted = plan["counted"].cast<int64_t>();
     op->kind = kind == "program" ? Kind::kProgram : kind == "python" ? Kind::kPython : Kind::kComposite;
   }
 };

@@ -215,12 +215,45 @@ bool Packed::can_donate(const Slot* slot) const {
   return !recording && slot->value && slot->bytes >= donation_threshold && Py_REFCNT(slot->value) == 1;
 }
 
+// Of start, end and step only how many elements they give decides about the program. Both ways in which PyTorch counts are
+// put, in whole numbers and in floating ones.
+bool Packed::count(const Op& op, at::ArrayRef<c10::IValue> args) {
+  auto number = [&](size_t i) { return args[i].isInt() ? double(args[i].toInt()) : args[i].toDouble(); };
+  bool whole = true;
+  for (size_t i = 0; i < 3; ++i) {
+    if (i == 2 && (op.args.size() < 3 || op.args[2].kind != ArgKind::kScalar)) break;
+    if (!args[i].isInt() && !args[i].isDouble()) return false;
+    whole &= args[i].isInt();
+  }
+  const bool stepped = op.args.size() > 2 && op.args[2].kind == ArgKind::kScalar;
+  const double step = stepped ? number(2) : 1, floating = std::ceil((number(1) - number(0)) / step);
+  if (!(floating >= 0 && floating < double(int64_t(1) << 52))) return false;
+  put(int64_t('#') | int64_t(whole) << 8);
+  put(floating);
+  if (whole) {
+    const int64_t by = stepped ? args[2].toInt() : 1, span = args[1].toInt() - args[0].toInt();
+    put((span + by - (by > 0 ? 1 : -1)) / by);
+  }
+  return true;
+}
+
 void Packed::pack(const Op& op, at::ArrayRef<c10::IValue> args) {
   clear();
   reads_views = op.reads_views;
   put(op.id | epoch << 20);
   put(static_cast<int64_t>(c10::get_default_dtype_as_scalartype()));
-  for (size_t i = 0; i < args.size(); ++i) argument(op.args[i], args[i]);
+  const bool is_counted = op.counted >= 0 && count(op, args);
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (is_counted && static_cast<int64_t>(i) == op.counted) {
+      codes.push_back(-2), lengths.push_back(-1);
+    } else if (op.counted >= 0 && !is_counted && op.args[i].kind == ArgKind::kScalar) {
+      Arg constant = op.args[i];
+      constant.is_static = true;
+      argument(constant, args[i]);
+    } else {
+      argument(op.args[i], args[i]);
+    }
+  }
   for (int64_t index : written) put(int64_t(can_donate(operands[index].slot)));
 }
 

@@ -53,6 +53,7 @@ def prepare(op: OpOverload) -> dict[str, Any]:
     configure.configure()
     name = registry.overload_name(op)
     plan: dict[str, Any] = {"kind": "program", "static": set(), "static_integral": set(), "data": set(), "views": False}
+    plan["counted"] = -1
     if name in host.OPERATORS:
         plan["kind"] = "python"
         return plan
@@ -63,6 +64,7 @@ def prepare(op: OpOverload) -> dict[str, Any]:
             "static": set(rule.static),
             "static_integral": set(rule.static_integral),
             "data": set(rule.data),
+            "counted": [argument.name for argument in op._schema.arguments].index("end") if rule.counted else -1,
         }
         return plan
     plan["static"] = {"*"}

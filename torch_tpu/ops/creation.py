@@ -73,8 +73,13 @@ def arange(ctx: Context, end: float, dtype: torch.dtype | None = None) -> Value:
     return counted(ctx, 0, 1)
 
 
-@lowering("arange.start", "arange.start_step", "range", "range.step", static=["start", "end", "step"])
-def arange_from(ctx: Context, start: float, end: float, step: float = 1, dtype: torch.dtype | None = None) -> Value:
+@lowering("arange.start", "arange.start_step", static=["end"], counted=True)
+def arange_from(ctx: Context, start: Scalar, end: float, step: Scalar = 1, dtype: torch.dtype | None = None) -> Value:
+    return counted(ctx, start, step)
+
+
+@lowering("range", "range.step", static=["start", "end", "step"])
+def range_with_end(ctx: Context, start: float, end: float, step: float = 1, dtype: torch.dtype | None = None) -> Value:
     return counted(ctx, start, step)
 
 

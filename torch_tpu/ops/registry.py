@@ -92,6 +92,9 @@ class Lowering:
     """Scalar arguments that are constants when they are whole numbers or 0.5 (an exponent, say), else data."""
     data: frozenset[str] = frozenset()
     """`float` arguments that are operands of the program."""
+    counted: bool = False
+    """`start`, `end` and `step` come first, and decide how many elements there are; the first and the last of them are
+    operands of the program, so that it serves all ranges of one length."""
     fitted: frozenset[str] = frozenset()
     """`Scalar` arguments that are operands of the result's dtype; one too large for an integer dtype is refused."""
     random: bool = False
@@ -125,6 +128,7 @@ def lowering(
     static: Sequence[str] = (),
     static_integral: Sequence[str] = (),
     data: Sequence[str] = (),
+    counted: bool = False,
     fitted: Sequence[str] = (),
     random: bool = False,
     dynamic: bool = False,
@@ -154,6 +158,7 @@ def lowering(
                 frozenset(static),
                 frozenset(static_integral),
                 frozenset(data),
+                counted,
                 frozenset(fitted),
                 random,
                 dynamic,
