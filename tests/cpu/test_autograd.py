@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import pytest
 import torch
@@ -136,15 +138,17 @@ def test_anomaly_mode():
 
 def test_tensors_go_when_nobody_holds_them():
     """Also those of a program that had to be made, and of a backward pass that is differentiated itself."""
+
+    def remaining(size):
+        x = torch.randn(size, 3, device="tpu", requires_grad=True)
+        y = x.exp()
+        (grad,) = torch.autograd.grad(y, x, torch.ones_like(y), create_graph=True)
+        return [weakref.ref(tensor) for tensor in (x, y, grad)]
+
+    remaining(29)  # PyTorch loads modules in its first call
     gc.collect()
     gc.disable()
     try:
-        for size in (31, 37):
-            x = torch.randn(size, 3, device="tpu", requires_grad=True)
-            y = x.exp()
-            (grad,) = torch.autograd.grad(y, x, torch.ones_like(y), create_graph=True)
-            left = [weakref.ref(tensor) for tensor in (x, y, grad)]
-            del x, y, grad
-            assert [ref() for ref in left] == [None] * 3
+        assert [tensor() for size in (31, 37) for tensor in remaining(size)] == [None] * 6
     finally:
         gc.enable()
