@@ -504,10 +504,7 @@ def _is_default(argument: torch._C.Argument, value: Any) -> bool:
 
 
 def _bind_arguments(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    bound = dict(kwargs)
-    for argument, value in zip(op._schema.arguments, args, strict=False):
-        bound[argument.name] = value
-    return bound
+    return {argument.name: value for argument, value in zip(op._schema.arguments, args, strict=False)} | dict(kwargs)
 
 
 def _call_arguments(op: OpOverload, bound: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
