@@ -140,6 +140,22 @@ def test_loops_in_loops_count_as_often_as_they_run():
     assert work.requested_flops == work.flops == 4 * 5 * 2 * 128**3
 
 
+@pytest.mark.parametrize("generation", list(GENERATIONS))
+def test_products_with_vectors_count_on_whatever_unit_they_run(generation):
+    """A decoding step of one sequence: projections, and attention to a cache of keys and values."""
+
+    def function(x, w, q, k, v):
+        return x @ w, torch.softmax(q @ k.mT, -1) @ v, (x.float() * 2).sum()  # a sum of no product
+
+    sizes = [(1, 512), (512, 1024), (8, 1, 128), (8, 256, 128), (8, 256, 128)]
+    inputs = [torch.empty(size, dtype=torch.bfloat16, device="meta") for size in sizes]
+    report = aot.compile(function, inputs, generation).report
+    products = 2 * 512 * 1024 + 2 * 2 * 8 * 256 * 128
+    assert report.work.requested_flops == report.work.flops == sum(report.work.flops_by_kind.values()) == products
+    assert ("vector" in report.work.flops_by_kind) == (generation != "v7x")
+    assert report.rates.intensity > 0.9
+
+
 def test_convolutions_and_batched_products_are_counted_as_xla_counts_them():
     def function(x, w, a, b):
         return torch.nn.functional.conv2d(x, w, padding=1).sum() + torch.bmm(a, b).sum()

@@ -63,11 +63,12 @@ class WorkReport:
     """Of one step."""
 
     flops: float
-    """Of matrix products and convolutions in what the compiler made."""
+    """Of products and convolutions in what the compiler made."""
     requested_flops: float
     """The same in the StableHLO that it was given, by the usual formulas: products with padding count, and a complex product
     is four real ones. The compiler leaves some out, and computes others twice."""
     flops_by_kind: Mapping[str, float]
+    """By the operands on the matrix units ("bf16", "int8", "fp8"), and "vector" for those on the vector unit."""
     hbm_bytes: float
     overlapped_bytes: float
     """Those among them that are copied beside the computation."""
@@ -281,6 +282,8 @@ def _work(programs: Sequence[_Program]) -> WorkReport:
         assert found is not None, "programs that do not compile have no work"
         for kind, flops in found.matrix.items():
             kinds[kind] += flops * times
+        if found.vector_products:
+            kinds["vector"] += found.vector_products * times
         nbytes += found.nbytes * times
         overlapped += found.overlapped * times
         requested += stablehlo.count(program.planned.text).total * times

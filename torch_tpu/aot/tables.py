@@ -82,7 +82,7 @@ def _memory(memory: MemoryReport) -> Iterator[Row]:
 
 def _work(work: WorkReport, rates: Rates) -> Iterator[Row]:
     kinds = ", ".join(f"{count(flops)} {kind}" for kind, flops in work.flops_by_kind.items() if flops)
-    yield Row("FLOPs", count(work.flops), f"matrix products: {kinds}" if kinds else "no matrix products")
+    yield Row("FLOPs", count(work.flops), f"products: {kinds}" if kinds else "no products")
     yield Row("FLOPs asked for", count(work.requested_flops), "in the StableHLO")
     yield Row("HBM bytes", f"{count(work.hbm_bytes)}B", "estimate")
     yield Row("intensity", f"{rates.intensity:.0f} FLOPs/B", f"the chip turns at {rates.ridge:.0f}")
