@@ -132,6 +132,21 @@ def test_what_does_not_fit_is_refused_with_the_compilers_reason():
         compiled.programs[0].built  # noqa: B018
 
 
+def asserted(x):
+    torch._assert_async(x.sum() > 0)
+    return x.exp()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [torch.linalg.cholesky, torch.linalg.inv, lambda x: torch.linalg.solve(x, x), torch.linalg.ldl_factor, asserted],
+)
+def test_checks_of_results_pass_where_there_are_no_values(function):
+    x = torch.empty(64, 64, device="meta")
+    for captured in (aot.compile(function, (x,)), aot.compile(torch.compile(function, dynamic=False), (x,))):
+        assert captured.runs and captured.report.compiled
+
+
 @pytest.mark.parametrize("read", [torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.nonzero, bool, print])
 def test_values_that_are_not_there_are_not_read(read):
     with pytest.raises(NoValueError, match="v6e-1"):
