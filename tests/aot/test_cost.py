@@ -118,7 +118,7 @@ def counting(start, more, step, dtype):
     ("start", "more", "step", "trips"),
     [
         (2, lambda i: i < 23, lambda i: i + 3, 7),
-        (1, lambda i: 4 >= i, lambda i: 1 + i, 4),
+        (1, lambda i: i <= 4, lambda i: 1 + i, 4),
         (9, lambda i: i > 2, lambda i: i - 3, 3),
     ],
 )

@@ -198,6 +198,36 @@ def test_compiled_functions_have_lines_too():
     assert found
 
 
+@torch.library.custom_op("lint_tests::add_on_host", mutates_args={"x"})
+def add_on_host(x: torch.Tensor, y: torch.Tensor) -> None:
+    x.copy_(x.cpu() + y.cpu())
+
+
+@torch.compile(backend="tpu", dynamic=False)
+def split(x):
+    y = x * 2
+    add_on_host(y, x)
+    lower = torch.linalg.cholesky(y)
+    zero = torch.zeros((), dtype=torch.int32, device="tpu")
+    return torch.fake_quantize_per_tensor_affine(lower, x[0, 0].abs(), zero, 0, 255)
+
+
+def test_calls_between_the_programs_of_a_compiled_function_have_lines():
+    """They are called by higher-order operators, where they write to their arguments or raise errors."""
+    report = torch_tpu.lint(split, torch.zeros(64, 64))
+    called = {
+        "lint_tests::add_on_host": "add_on_host(",
+        "aten::_linalg_check_errors": "cholesky(",
+        "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams": "fake_quantize",
+    }
+    splits = {finding.reason.partition(" ")[0]: finding for finding in only_of(report, "TPU109")}
+    lines = {name: line_of(split._torchdynamo_orig_callable, text) for name, text in called.items()}
+    assert {name: splits[name].line for name in called} == lines
+    assert "_ex, which does not check" in splits["aten::_linalg_check_errors"].suggestion
+    assert {finding.line for finding in only_of(report, "TPU106")} == {lines.popitem()[1]}
+    assert {finding.line for finding in only_of(report, "TPU107")} == set(lines.values())
+
+
 def test_nothing_is_left_behind(counters):
     """Afterwards programs have no places in their text, and the device is the one it was."""
     x = torch.ones(3, device="tpu")

@@ -38,6 +38,7 @@ _INSTEAD = {
     "complex128": "complex64",
     "complex64": "pairs of real tensors where there is a choice",
 }
+_UNCHECKED = "call the function whose name ends in _ex, which does not check its result"
 _SHARED = frozenset({"tuple", "get-tuple-element", "bitcast", "parameter", "while", "conditional", "call"})
 """Instructions whose results are in the memory of others."""
 
@@ -277,12 +278,12 @@ def _of_run(captured: Captured) -> Iterator[Finding]:
                 f"{op} is called with {len(sizes)} different sizes, and each needs a program",
                 "pad to a few sizes, or use torch.compile(dynamic=True)",
             )
-    if captured.between:
+    for spot, op in dict.fromkeys(captured.between):
         yield _finding(
             rules.CallsInBetween,
-            None,
-            f"compiled graphs are split by {captured.between} calls that no program can do",
-            "TORCH_LOGS=graph_breaks and torch_tpu.explain show which",
+            spot,
+            f"{op} splits a compiled graph: no program can do it",
+            _UNCHECKED if op == "aten::_linalg_check_errors" else "use another operator, or move the call to an end",
         )
 
 
