@@ -118,7 +118,7 @@ def compile(
         client.started.clear()
     known, found = _language_model(function, [*inputs, *(kwargs or {}).values()], trained=optimizer is not None)
     name = getattr(function, "__qualname__", type(function).__name__)
-    return Compiled(client.topology, runs, name, found if tokens is None else tokens, known)
+    return Compiled(client.topology, runs, name, found if tokens is None else tokens, model=known)
 
 
 def _language_model(function: Any, inputs: Sequence[Any], *, trained: bool) -> tuple[ModelFlops | None, int | None]:

@@ -78,8 +78,10 @@ def trace(workload: Workload, topology: str) -> Compiled:
     """
     model, compiled = (_trace_config if _is_config(workload) else _trace_function)(workload, topology)
     known = model_flops(model, workload.seq, workload.mode) if isinstance(model, torch.nn.Module) else None
-    tokens = workload.tokens if workload.mode == "decode" or "seq" in sizes_of(workload) else None
-    return replace(compiled, name=workload.model, tokens=tokens, model=known)
+    sizes = sizes_of(workload)
+    tokens = workload.tokens if workload.mode == "decode" or "seq" in sizes else None
+    samples = workload.batch if "batch" in sizes else None
+    return replace(compiled, name=workload.model, tokens=tokens, samples=samples, model=known)
 
 
 def sizes_of(workload: Workload) -> set[str]:
