@@ -77,6 +77,30 @@ def test_emulated_dtypes():
     assert second.reason.startswith("int64 is emulated") and second.suggestion == "use int32"
 
 
+def remainder(x):
+    return x.long() * 3 % 7
+
+
+def test_a_line_is_named_once_with_what_was_written():
+    """The remainder computes with the bits of an int64 as uint64."""
+    found = only(torch_tpu.lint(remainder, torch.zeros(4096, dtype=torch.int32)), "TPU105")
+    assert found.reason.startswith("int64 is emulated") and found.suggestion == "use int32"
+    both = only(torch_tpu.lint(lambda x: (x.double().sum(0), x.long() + 1), torch.zeros(256, 512)), "TPU105")
+    assert both.reason.startswith("float64 and int64 are") and both.suggestion == "use float32 and int32"
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: x.cumsum(1), torch.fft.fft, lambda x: torch.linalg.qr(x).Q, F.dropout, torch.sort]
+)
+def test_layouts_within_an_operator_are_not_the_users(function):
+    assert rules(torch_tpu.lint(function, torch.zeros(512, 512))) <= {"TPU105"}
+
+
+def test_scalars_are_not_padding():
+    network = nn.GRU(128, 128, batch_first=True)
+    assert not any("[]" in finding.reason for finding in torch_tpu.lint(network, torch.zeros(8, 32, 128)))
+
+
 def padded(x):
     return (x * 2).reshape(4096, 5, 5).exp().transpose(1, 2) + 1
 
