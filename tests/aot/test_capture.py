@@ -132,6 +132,25 @@ def test_what_does_not_fit_is_refused_with_the_compilers_reason():
         compiled.programs[0].built  # noqa: B018
 
 
+@pytest.mark.parametrize("optimizer", [torch.optim.Adafactor, torch.optim.ASGD])
+def test_optimizers_that_read_values_are_captured_compiled(optimizer):
+    compiled = aot.compile(network(), (torch.empty(8, 64, device="meta"),), optimizer=optimizer, loss=squares)
+    (program,) = compiled.runs
+    assert program.built.memory.aliased >= 2 * 4 * 64 * 256, "weights stay in their memory"
+    assert any(note.startswith(f"{optimizer.__name__} reads values") for note in compiled.report.notes)
+
+
+class Printing(torch.optim.SGD):
+    def step(self, closure=None):
+        print(self.param_groups[0]["params"][0])
+        return super().step(closure)
+
+
+def test_an_optimizer_that_needs_values_is_named():
+    with pytest.raises(NoValueError, match="the optimizer reads the values of a tensor: Printing"):
+        aot.compile(network(), (torch.empty(8, 64, device="meta"),), optimizer=Printing, loss=squares)
+
+
 def asserted(x):
     torch._assert_async(x.sum() > 0)
     return x.exp()

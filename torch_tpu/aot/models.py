@@ -103,7 +103,6 @@ def _is_config(workload: Workload) -> bool:
     raise ValueError(f"{workload.model!r} is neither a config file (.json) nor a function, such as my_module:model")
 
 
-_NO_LIMIT = 1 << 20
 _OFFERED = ("batch", "seq", "mode")
 
 
@@ -198,9 +197,8 @@ def _train(model: Any, workload: Workload, topology: str) -> Compiled:
     notes: tuple[str, ...] = ()
     if not workload.unrolled and not workload.recompute and can_fold(model):
         folded = torch.compile(fold_layers(copy.deepcopy(model)), dynamic=False)
-        limits = {"recompile_limit": _NO_LIMIT, "accumulated_recompile_limit": _NO_LIMIT}  # a sweep is long
         try:
-            with torch._dynamo.config.patch(limits):
+            with torch._dynamo.config.patch(capture.UNLIMITED_RECOMPILES):
                 return capture.compile(folded, (), topology, kwargs=kwargs, **options)
         except torch._dynamo.exc.TorchDynamoException as error:
             reason = " ".join(str(error).split("\n", 1)[0].split())
