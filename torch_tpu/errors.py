@@ -75,7 +75,8 @@ class NoValueError(TpuError):
 
     This is so within `torch_tpu.aot`, and where TORCH_TPU_TOPOLOGY names TPUs that need not be there. Tensors have shapes
     and dtypes then, and no values, so nothing may depend on them: no `item()`, no printing, no `if` on a tensor, no
-    sizes that depend on data, such as those of `nonzero`. What to do: take these out of what is compiled.
+    sizes that depend on data, such as those of `nonzero`. What to do: take these out of what is compiled. PyTorch's own
+    checks of results, such as that of `torch.linalg.cholesky`, pass there.
     """
 
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
 from torch_tpu import _plug
 from torch_tpu.eager import fallback
-from torch_tpu.eager.observe import observers
+from torch_tpu.eager.observe import CallWatcher, observers
 from torch_tpu.eager.program import Program
 from torch_tpu.eager.served import Served, served
 from torch_tpu.errors import describe
@@ -106,7 +106,7 @@ class Explanation:
         return "\n".join(["== Counts", *shown])
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(CallWatcher):
     """Sees the calls, and is told of the programs that each makes."""
 
     def __init__(self) -> None:
@@ -124,10 +124,8 @@ class _Recorder(TorchDispatchMode):
     def node_traced(self, node: Any) -> AbstractContextManager[None]:
         return nullcontext()
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Compiled functions are seen as the graphs they run."""
-        return True
+    def node_run(self, node: Any) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def graph_called(self, graph: Any, args: list[Any], call: Callable[[list[Any]], Any]) -> Any:
         self._programs, self._lowerings = [], []
@@ -148,8 +146,7 @@ class _Recorder(TorchDispatchMode):
         )
         return result
 
-    def __torch_dispatch__(self, op: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def call(self, op: OpOverload, args: Any, kwargs: Any) -> Any:
         self._programs, self._lowerings = [], []
         name = registry.overload_name(op)
         fallbacks = dict(counters.fallbacks)

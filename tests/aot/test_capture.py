@@ -132,6 +132,40 @@ def test_what_does_not_fit_is_refused_with_the_compilers_reason():
         compiled.programs[0].built  # noqa: B018
 
 
+@pytest.mark.parametrize("optimizer", [torch.optim.Adafactor, torch.optim.ASGD])
+def test_optimizers_that_read_values_are_captured_compiled(optimizer):
+    compiled = aot.compile(network(), (torch.empty(8, 64, device="meta"),), optimizer=optimizer, loss=squares)
+    (program,) = compiled.runs
+    assert program.built.memory.aliased >= 2 * 4 * 64 * 256, "weights stay in their memory"
+    assert any(note.startswith(f"{optimizer.__name__} reads values") for note in compiled.report.notes)
+
+
+class Printing(torch.optim.SGD):
+    def step(self, closure=None):
+        print(self.param_groups[0]["params"][0])
+        return super().step(closure)
+
+
+def test_an_optimizer_that_needs_values_is_named():
+    with pytest.raises(NoValueError, match="the optimizer reads the values of a tensor: Printing"):
+        aot.compile(network(), (torch.empty(8, 64, device="meta"),), optimizer=Printing, loss=squares)
+
+
+def asserted(x):
+    torch._assert_async(x.sum() > 0)
+    return x.exp()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [torch.linalg.cholesky, torch.linalg.inv, lambda x: torch.linalg.solve(x, x), torch.linalg.ldl_factor, asserted],
+)
+def test_checks_of_results_pass_where_there_are_no_values(function):
+    x = torch.empty(64, 64, device="meta")
+    for captured in (aot.compile(function, (x,)), aot.compile(torch.compile(function, dynamic=False), (x,))):
+        assert captured.runs and captured.report.compiled
+
+
 @pytest.mark.parametrize("read", [torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.nonzero, bool, print])
 def test_values_that_are_not_there_are_not_read(read):
     with pytest.raises(NoValueError, match="v6e-1"):

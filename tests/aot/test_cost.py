@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch._higher_order_ops.while_loop import while_loop
 
 from torch_tpu import aot
 from torch_tpu.aot import cost, stablehlo
@@ -97,6 +98,62 @@ def test_stablehlo_has_the_same_flops_through_loops_and_calls():
     )
     found = stablehlo.count(unknown)
     assert (found.total, found.unknown_loops) == (ONE, 1)
+
+
+def counting(start, more, step, dtype):
+    """A loop of products with a counter."""
+
+    def function(x, w):
+        return while_loop(
+            lambda i, x: more(i),
+            lambda i, x: (step(i), torch.tanh(x @ w)),
+            (torch.full((), start, dtype=dtype, device=x.device), x),
+        )
+
+    return function
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])  # the compiler compares those of 64 bits in two words
+@pytest.mark.parametrize(
+    ("start", "more", "step", "trips"),
+    [
+        (2, lambda i: i < 23, lambda i: i + 3, 7),
+        (1, lambda i: i <= 4, lambda i: 1 + i, 4),
+        (9, lambda i: i > 2, lambda i: i - 3, 3),
+    ],
+)
+def test_loops_of_pytorch_count_as_often_as_they_run(start, more, step, trips, dtype):
+    inputs = [torch.empty(128, 128, dtype=torch.bfloat16, device="meta") for _ in range(2)]
+    work = aot.compile(torch.compile(counting(start, more, step, dtype), dynamic=False), inputs).report.work
+    assert work.requested_flops == work.flops == trips * 2 * 128**3
+
+
+def test_loops_in_loops_count_as_often_as_they_run():
+    inner = counting(0, lambda i: i < 5, lambda i: i + 1, torch.int32)
+
+    def function(x, w):
+        i = torch.zeros((), dtype=torch.int32, device=x.device)
+        return while_loop(lambda i, x: i < 4, lambda i, x: (i + 1, inner(x, w)[1]), (i, x))
+
+    inputs = [torch.empty(128, 128, dtype=torch.bfloat16, device="meta") for _ in range(2)]
+    work = aot.compile(torch.compile(function, dynamic=False), inputs).report.work
+    assert work.requested_flops == work.flops == 4 * 5 * 2 * 128**3
+
+
+@pytest.mark.parametrize("generation", list(GENERATIONS))
+def test_products_with_vectors_count_on_whatever_unit_they_run(generation):
+    """A decoding step of one sequence: projections, and attention to a cache of keys and values."""
+
+    def function(x, w, q, k, v):
+        return x @ w, torch.softmax(q @ k.mT, -1) @ v, (x.float() * 2).sum()  # a sum of no product
+
+    sizes = [(1, 512), (512, 1024), (8, 1, 128), (8, 256, 128), (8, 256, 128)]
+    inputs = [torch.empty(size, dtype=torch.bfloat16, device="meta") for size in sizes]
+    report = aot.compile(function, inputs, generation).report
+    products = 2 * 512 * 1024 + 2 * 2 * 8 * 256 * 128
+    assert report.work.requested_flops == report.work.flops == sum(report.work.flops_by_kind.values()) == products
+    assert ("vector" in report.work.flops_by_kind) == (generation != "v7x")
+    assert report.rates.intensity > 0.9
 
 
 def test_convolutions_and_batched_products_are_counted_as_xla_counts_them():

@@ -77,6 +77,30 @@ def test_emulated_dtypes():
     assert second.reason.startswith("int64 is emulated") and second.suggestion == "use int32"
 
 
+def remainder(x):
+    return x.long() * 3 % 7
+
+
+def test_a_line_is_named_once_with_what_was_written():
+    """The remainder computes with the bits of an int64 as uint64."""
+    found = only(torch_tpu.lint(remainder, torch.zeros(4096, dtype=torch.int32)), "TPU105")
+    assert found.reason.startswith("int64 is emulated") and found.suggestion == "use int32"
+    both = only(torch_tpu.lint(lambda x: (x.double().sum(0), x.long() + 1), torch.zeros(256, 512)), "TPU105")
+    assert both.reason.startswith("float64 and int64 are") and both.suggestion == "use float32 and int32"
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: x.cumsum(1), torch.fft.fft, lambda x: torch.linalg.qr(x).Q, F.dropout, torch.sort]
+)
+def test_layouts_within_an_operator_are_not_the_users(function):
+    assert rules(torch_tpu.lint(function, torch.zeros(512, 512))) <= {"TPU105"}
+
+
+def test_scalars_are_not_padding():
+    network = nn.GRU(128, 128, batch_first=True)
+    assert not any("[]" in finding.reason for finding in torch_tpu.lint(network, torch.zeros(8, 32, 128)))
+
+
 def padded(x):
     return (x * 2).reshape(4096, 5, 5).exp().transpose(1, 2) + 1
 
@@ -196,6 +220,36 @@ def test_compiled_functions_have_lines_too():
     found = only_of(torch_tpu.lint(compiled, torch.zeros(256, 256)), "TPU105")
     assert {finding.line for finding in found} <= {line_of(compiled, "double()"), line_of(compiled, "exp()")}
     assert found
+
+
+@torch.library.custom_op("lint_tests::add_on_host", mutates_args={"x"})
+def add_on_host(x: torch.Tensor, y: torch.Tensor) -> None:
+    x.copy_(x.cpu() + y.cpu())
+
+
+@torch.compile(backend="tpu", dynamic=False)
+def split(x):
+    y = x * 2
+    add_on_host(y, x)
+    lower = torch.linalg.cholesky(y)
+    zero = torch.zeros((), dtype=torch.int32, device="tpu")
+    return torch.fake_quantize_per_tensor_affine(lower, x[0, 0].abs(), zero, 0, 255)
+
+
+def test_calls_between_the_programs_of_a_compiled_function_have_lines():
+    """They are called by higher-order operators, where they write to their arguments or raise errors."""
+    report = torch_tpu.lint(split, torch.zeros(64, 64))
+    called = {
+        "lint_tests::add_on_host": "add_on_host(",
+        "aten::_linalg_check_errors": "cholesky(",
+        "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams": "fake_quantize",
+    }
+    splits = {finding.reason.partition(" ")[0]: finding for finding in only_of(report, "TPU109")}
+    lines = {name: line_of(split._torchdynamo_orig_callable, text) for name, text in called.items()}
+    assert {name: splits[name].line for name in called} == lines
+    assert "_ex, which does not check" in splits["aten::_linalg_check_errors"].suggestion
+    assert {finding.line for finding in only_of(report, "TPU106")} == {lines.popitem()[1]}
+    assert {finding.line for finding in only_of(report, "TPU107")} == set(lines.values())
 
 
 def test_nothing_is_left_behind(counters):

@@ -9,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from torch_tpu import settings
-from torch_tpu.aot import models, plans, report, tables
+from torch_tpu.aot import models, plans, render, report, tables
 from torch_tpu.aot.prices import Price
 from torch_tpu.cli.__main__ import app
 
@@ -222,6 +222,10 @@ class InDictionary(Mean):
         return {"loss": super().forward(x)}
 
 
+def fixed():
+    return image(4)
+
+
 def dictionary(batch):
     return torch.nn.Sequential(*image(batch)[:1], InDictionary()), image(batch)[1]
 """
@@ -253,6 +257,20 @@ def test_a_model_without_sequences(module):
     assert tables.title(made) == "planned_module:image: prefill, batch 32, on v5e-8"
     one, two = plans.plan(load, ["v6e-1"], sweep={"batch": [8, 16]})
     assert two.work.requested_flops == 2 * one.work.requested_flops == 2 * 16 * 64 * 64
+    assert two.rates.samples_per_second_per_chip == pytest.approx(16 / two.time.estimate)
+    dear = two.price.usd_per_chip_hour / 3600 / two.rates.samples_per_second_per_chip * 1e6
+    assert two.rates.usd_per_million_samples == pytest.approx(dear)
+    assert [row.what for row in tables.best([one, two])] == ["best by throughput", "best by cost"]
+    assert all(row.value == "v6e-1, batch 16" and " samples" in row.remark for row in tables.best([one, two]))
+    (rest, *columns), *lines = [line.split() for line in render.text([one, two], width=80).splitlines()[2:5]]
+    assert (rest, columns[:4]) == ("topology", ["batch", "seq", "HBM", "step"])
+    assert [line[:3] for line in lines[1:]] == [["v6e-1", "8", "-"]], "a row is a line"
+    assert "samples/s" in render.text([one, two], width=80) and "USD per million samples" in str(two)
+
+
+def test_a_model_of_one_size_has_no_best(module):
+    (made,) = plans.plan(models.Workload(f"{module}:fixed", "prefill"), ["v6e-1"])
+    assert [(row.what, row.value) for row in tables.best([made])] == [("best", "not known")]
 
 
 def test_a_loss_in_a_dictionary(module):

@@ -289,6 +289,12 @@ def test_models_and_devices_without_values():
         numerics.compare(model.to("meta"), torch.zeros(1, 4))
 
 
+@pytest.mark.parametrize("wrong", [{"rtol": -1.0}, {"atol": float("nan")}])
+def test_tolerances_that_nothing_is_within(wrong):
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} is at least 0, not"):
+        numerics.compare(nn.Tanh(), torch.ones(2), **wrong)
+
+
 def test_precisions_that_are_not_there():
     with pytest.raises(ValueError, match="tpu has no precision 'low' here; it has exact, medium, high, highest"):
         numerics.compare(nn.Tanh(), torch.ones(2), precisions=["low"])

@@ -36,6 +36,14 @@ def test_explain_sees_the_backward_pass():
     assert "aten::cos" in [step.op for step in explanation.steps]
 
 
+def test_explain_sees_calls_between_the_programs_of_a_compiled_function():
+    compiled = torch.compile(lambda x: torch.linalg.cholesky(x) + 1, backend="tpu", dynamic=False)
+    explanation = torch_tpu.explain(compiled, torch.eye(3, device="tpu"))
+    graph, check = explanation.steps
+    assert (graph.served.kind, check.op) == ("compiled", "aten::_linalg_check_errors")
+    assert torch.equal(explanation.result.cpu(), torch.eye(3) + 1)
+
+
 def test_explaining_again_compiles_nothing(counters):
     x = torch.ones(5, device="tpu")
     torch_tpu.explain(torch.exp, x)

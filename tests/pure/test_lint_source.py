@@ -236,6 +236,7 @@ def test_forward_is_a_step(rule):
         ("TPU040", "nn.MultiheadAttention(768, 12)"),
         ("TPU040", "from transformers import LlamaConfig\nLlamaConfig(hidden_size=64 * 12, num_attention_heads=12)"),
         ("TPU040", "q = x.view(2, length, 8, 512 // 8).transpose(1, 2)"),
+        ("TPU040", "width, heads = 768, 12\ndef f(x):\n  return x.view(2, 4, heads, width // heads)"),
         ("TPU040", "q, k, v = x.reshape((b, t, 3, 8, 64)).permute(2, 0, 3, 1, 4)"),
         (
             "TPU040",
@@ -268,6 +269,8 @@ def test_other_devices(rule, text):
         "nn.MultiheadAttention(width, heads)",
         "x.view(2, length, 4, 128).transpose(1, 2)",
         "x.view(2, length, 8, width // 8).transpose(1, 2)",
+        "x.view(2, length, 8, 1024 // 8)",
+        "x.view(2, 8, 512 // 8)  # groups of features",
         "x.view(2, 16, 16, 64).permute(0, 3, 1, 2)  # an image",
         "torch.compile(print, backend='tpu')",
         "torch.distributed.init_process_group()",

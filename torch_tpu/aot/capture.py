@@ -16,11 +16,12 @@ import torch.distributed as dist
 from torch._dynamo.eval_frame import OptimizedModule
 from torch.utils._pytree import tree_map
 
-from torch_tpu import _frames, _plug, settings
+from torch_tpu import _frames, _plug, errors, settings
 from torch_tpu.aot.compiled import Compiled
 from torch_tpu.aot.utilization import ModelFlops, model_flops
 from torch_tpu.eager import origins
 from torch_tpu.eager.program import aval_id, num_bytes
+from torch_tpu.errors import NoValueError
 from torch_tpu.runtime import client as clients
 from torch_tpu.runtime import compile_only, platform
 from torch_tpu.runtime.compile_only import KEPT_BYTES, Absent, CompileOnlyClient
@@ -29,6 +30,8 @@ from torch_tpu.tensor import views
 
 MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 UNLIMITED = 1 << 30
+UNLIMITED_RECOMPILES = {"recompile_limit": UNLIMITED, "accumulated_recompile_limit": UNLIMITED}
+"""Of Dynamo: whoever plans captures the same code many times."""
 
 
 @contextlib.contextmanager
@@ -82,7 +85,8 @@ def compile(
             matter. Modules in them are replaced as `function` is.
         topology: as `device`.
         optimizer: makes the captured step a training step: called with the module's parameters, such as
-            `torch.optim.AdamW`. Gradients are freed at its end.
+            `torch.optim.AdamW`. Gradients are freed at its end. An optimizer that reads values, such as Adafactor, is
+            captured as `torch.compile` makes it.
         loss: of the module's output; by default its `loss`, an attribute or an item, or the output itself.
         data_parallel: the module trains under DistributedDataParallel, on every device of the topology, and `inputs` are
             one device's share.
@@ -95,7 +99,7 @@ def compile(
 
     Raises:
         ValueError: there is no such topology, or the output has no loss.
-        NoValueError: the function reads the value of a tensor.
+        NoValueError: the function reads the value of a tensor, or the optimizer does, compiled too.
         FallbackError: an operator has no lowering.
         PlatformError: the TPU compiler is not installed.
     """
@@ -106,7 +110,8 @@ def compile(
         args, named = stand_in(list(inputs)), stand_in(dict(kwargs or {}))
         if data_parallel:
             group.enter_context(_world(client.topology.devices))
-        target = _target(function, optimizer, loss, data_parallel)
+        notes: list[str] = []
+        target = _target(function, optimizer, loss, data_parallel, notes)
         for _ in range(max(warm_up, 2) if data_parallel else warm_up):
             target(*args, **named)
             _plug.flush()
@@ -118,7 +123,7 @@ def compile(
         client.started.clear()
     known, found = _language_model(function, [*inputs, *(kwargs or {}).values()], trained=optimizer is not None)
     name = getattr(function, "__qualname__", type(function).__name__)
-    return Compiled(client.topology, runs, name, found if tokens is None else tokens, known)
+    return Compiled(client.topology, runs, name, found if tokens is None else tokens, model=known, notes=tuple(notes))
 
 
 def _language_model(function: Any, inputs: Sequence[Any], *, trained: bool) -> tuple[ModelFlops | None, int | None]:
@@ -134,9 +139,13 @@ _frames.entrances.add(compile.__code__)
 
 
 def _target(
-    function: Any, optimizer: MakeOptimizer | None, loss: Callable[[Any], torch.Tensor] | None, data_parallel: bool
+    function: Any,
+    optimizer: MakeOptimizer | None,
+    loss: Callable[[Any], torch.Tensor] | None,
+    data_parallel: bool,
+    notes: list[str],
 ) -> Callable[..., Any]:
-    """What is called: a training step, a module without gradients, or the function itself."""
+    """What is called: a training step, a module without gradients, or the function itself. It may add to the notes."""
     if not isinstance(function, torch.nn.Module):
         if optimizer is not None:
             raise TypeError(f"optimizer= trains a module, not {type(function).__name__}; do the steps in the function")
@@ -151,7 +160,8 @@ def _target(
 
     if optimizer is None:
         return torch.no_grad()(call)
-    return _training_step(call, optimizer([p for p in model.parameters() if p.requires_grad]), loss)
+    update = _Update(optimizer([p for p in model.parameters() if p.requires_grad]), notes)
+    return _training_step(call, update, loss)
 
 
 @contextlib.contextmanager
@@ -175,12 +185,45 @@ def _seen_as_compiling() -> Iterator[None]:
         torch.compiler._is_compiling_flag = before
 
 
-def _training_step(
-    model: Callable[..., Any], optimizer: torch.optim.Optimizer, loss: Callable[[Any], torch.Tensor] | None
-) -> Callable[..., torch.Tensor]:
-    # Before the end of the step, where the recording is cut: gradients that live on would be results of the program.
-    optimizer.register_step_post_hook(lambda stepped, *_: stepped.zero_grad())
+class _Update:
+    """An optimizer's step, compiled if it reads values: in a graph these are data of the program."""
 
+    def __init__(self, optimizer: torch.optim.Optimizer, notes: list[str]):
+        # Before the end of the step, where the recording is cut: gradients that live on would be results of the program.
+        optimizer.register_step_post_hook(lambda stepped, *_: stepped.zero_grad())
+        self._name = type(optimizer).__name__
+        self._step: Callable[[], Any] = optimizer.step
+        self._compiled = False
+        self._notes = notes
+
+    def __call__(self) -> None:
+        if not self._compiled:
+            try:
+                self._step()
+                return
+            except NoValueError:
+                self._step, self._compiled = torch.compile(self._step, dynamic=False), True
+                self._notes.append(
+                    f"{self._name} reads values, and so its step is captured compiled: "
+                    "torch.compile(optimizer.step), with torch._dynamo.config.capture_scalar_outputs"
+                )
+        try:
+            with torch._dynamo.config.patch({"capture_scalar_outputs": True, **UNLIMITED_RECOMPILES}):
+                self._step()
+        except NoValueError as error:
+            raise errors.NoValueError(
+                errors.message(
+                    f"the optimizer reads the values of a tensor: {self._name}.step",
+                    why="it does so even where torch.compile captures it",
+                    do="take another one, or take what reads tensors (item, cpu, print, if) out of it",
+                    see=errors.page(NoValueError),
+                )
+            ) from error
+
+
+def _training_step(
+    model: Callable[..., Any], update: _Update, loss: Callable[[Any], torch.Tensor] | None
+) -> Callable[..., torch.Tensor]:
     def evaluate(*args: Any, **kwargs: Any) -> torch.Tensor:
         output = model(*args, **kwargs)  # which ends with this function, and so is no result of the program
         return _loss_of(output) if loss is None else loss(output)
@@ -188,7 +231,7 @@ def _training_step(
     def step(*args: Any, **kwargs: Any) -> torch.Tensor:
         value = evaluate(*args, **kwargs)
         value.backward()
-        optimizer.step()
+        update()
         return value.detach()
 
     return step

@@ -27,6 +27,8 @@ class Compiled:
     """Of the module or function."""
     tokens: int | None = None
     """That one call handles on each device, if that is known."""
+    samples: int | None = None
+    """The same."""
     model: ModelFlops | None = None
     """FLOPs of a token by the model's definition, if they are known."""
     notes: tuple[str, ...] = ()

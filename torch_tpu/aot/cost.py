@@ -81,6 +81,8 @@ class Cost:
     matrix: Counter[str] = field(default_factory=Counter)
     """FLOPs of matrix products and convolutions by the kind of operands: "bf16", "int8", "fp8"."""
     vector: float = 0.0
+    vector_products: int = 0
+    """FLOPs among them of products with a vector."""
     transcendental: float = 0.0
     nbytes: float = 0.0
     """To and from HBM."""
@@ -161,6 +163,7 @@ class _Analysis:
             "least",
             "cycles",
             "vector",
+            "vector_products",
             "transcendental",
             "nbytes",
             "overlapped",
@@ -187,6 +190,7 @@ class _Analysis:
         for (name, _), flops in work.matrix.items():
             cost.matrix[name] += flops * times
         cost.vector += work.vector * times
+        cost.vector_products += work.vector_products * times
         cost.transcendental += work.transcendental * times
         cost.nbytes += work.nbytes * times
         if kind != opcode:  # started here, and waited for later

@@ -31,6 +31,8 @@ _ELEMENTWISE = names(
     "remainder round-nearest-even round-nearest-afz shift-left shift-right-logical shift-right-arithmetic is-finite "
     "reduce-precision"
 )
+_SUM_OF_A_PRODUCT = "scalar_add_computation"
+"""What XLA calls the addition where it makes a product the sum of elementwise products; other sums have their own names."""
 _PASSES = {"highest": 6, "high": 3}
 _DIM_LABELS = re.compile(r"dim_labels=([\w?]+)_([\w?]+)->([\w?]+)")
 
@@ -44,6 +46,8 @@ class Work:
     matrix units that a product takes (float32 at high precision takes several)."""
     vector: float = 0.0
     """Elementwise operations and reductions."""
+    vector_products: int = 0
+    """FLOPs among them of products with a vector, which the compiler rewrites to sums of elementwise products."""
     transcendental: float = 0.0
     nbytes: float = 0.0
 
@@ -77,7 +81,10 @@ def _add_operations(module: Module, computation: Computation, instruction: Instr
     elif opcode in _ELEMENTWISE:
         work.vector += instruction.shape.numel
     elif opcode in ("reduce", "reduce-window"):
-        work.vector += computation.by_name[instruction.operands[0]].shape.numel
+        summed = computation.by_name[instruction.operands[0]].shape.numel
+        work.vector += summed
+        if (instruction.attribute("to_apply") or "").startswith(_SUM_OF_A_PRODUCT):
+            work.vector_products += 2 * summed
 
 
 def _kind(instruction: Instruction, lhs: Shape, rhs: Shape) -> tuple[str, int]:

@@ -28,8 +28,7 @@ def trip_count(module: Module, computation: Computation, loop: Instruction) -> i
     direction, left, right = compare
     index = _element(condition, left)
     if index is None:  # the counter is on the other side
-        index, right = _element(condition, right), left
-        direction = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE"}.get(direction, direction)
+        index, right, direction = _element(condition, right), left, mirrored(direction)
     limit = _constant(condition, right)
     if limit is None and (place := _element(condition, right)) is not None:
         limit = _initial(computation, loop, place)  # a constant that the loop carries along
@@ -38,7 +37,7 @@ def trip_count(module: Module, computation: Computation, loop: Instruction) -> i
     start, step = _initial(computation, loop, index), _increment(module, body, index)
     if start is None or not step:
         return None
-    return _count(direction, start, limit, step)
+    return count(direction, start, limit, step)
 
 
 def executed(module: Module) -> Iterator[tuple[Computation, int]]:
@@ -56,8 +55,13 @@ def executed(module: Module) -> Iterator[tuple[Computation, int]]:
                 todo += [(module.computations[name], times * (trips or 1)) for name in instruction.called]
 
 
-def _count(direction: str, start: int, limit: int, step: int) -> int | None:
-    """Steps until the comparison with the limit fails."""
+def mirrored(direction: str) -> str:
+    """The comparison of the same two values the other way round."""
+    return {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE"}.get(direction, direction)
+
+
+def count(direction: str, start: int, limit: int, step: int) -> int | None:
+    """Steps until the comparison with the limit fails; None where it never does, or where that is not known."""
     if direction in ("GT", "GE"):
         start, limit, step, direction = -start, -limit, -step, "LT" if direction == "GT" else "LE"
     if direction == "NE":
@@ -72,15 +76,32 @@ def _count(direction: str, start: int, limit: int, step: int) -> int | None:
 def _comparison(module: Module, condition: Computation) -> tuple[str, Instruction, Instruction] | None:
     """The direction and both sides of the comparison that a condition returns, in terms of the condition."""
     root = _through(condition, condition.root)
-    operands = [condition.by_name[name] for name in root.operands]
+    given, scope = [condition.by_name[name] for name in root.operands], condition
     if root.opcode == "fusion":  # a comparison of the fusion's operands, or of constants in it
-        inner = module.computations[root.called[0]]
-        root = _through(inner, inner.root)
-        sides = [_through(inner, inner.by_name[name]) for name in root.operands]
-        operands = [operands[int(side.operand_text)] if side.opcode == "parameter" else side for side in sides]
-    if root.opcode != "compare" or len(operands) != 2:
+        scope = module.computations[root.called[0]]
+        root = _through(scope, scope.root)
+    if root.opcode == "or":
+        root = _low_words(scope, root) or root
+    if root.opcode != "compare":
         return None
-    return root.attribute("direction") or "", operands[0], operands[1]
+    sides = [_through(scope, scope.by_name[name]) for name in root.operands]
+    if scope is not condition:
+        sides = [given[int(side.operand_text)] if side.opcode == "parameter" else side for side in sides]
+    return root.attribute("direction") or "", sides[0], sides[1]
+
+
+def _low_words(computation: Computation, root: Instruction) -> Instruction | None:
+    """The comparison that decides between numbers of 64 bits below 2**32, which the compiler compares as pairs of words:
+    `high < limit or (high == 0 and low < limit)`."""
+    for both in (computation.by_name[name] for name in root.operands):
+        if both.opcode == "and":
+            high, low = (computation.by_name[name] for name in both.operands)
+            if (
+                high.attribute("direction") == "EQ"
+                and _constant(computation, computation.by_name[high.operands[1]]) == 0
+            ):
+                return low
+    return None
 
 
 def _through(computation: Computation, instruction: Instruction) -> Instruction:
@@ -132,5 +153,5 @@ def _increment(module: Module, body: Computation, index: int) -> int | None:
     for counter, other in (operands, operands[::-1]):
         step = _constant(body, other)
         if step is not None and _element(body, counter) == index:
-            return sign * step
+            return sign * ((step + 2**31) % 2**32 - 2**31)  # words without sign: 2**32 - 1 more is 1 less
     return None

@@ -78,8 +78,10 @@ def trace(workload: Workload, topology: str) -> Compiled:
     """
     model, compiled = (_trace_config if _is_config(workload) else _trace_function)(workload, topology)
     known = model_flops(model, workload.seq, workload.mode) if isinstance(model, torch.nn.Module) else None
-    tokens = workload.tokens if workload.mode == "decode" or "seq" in sizes_of(workload) else None
-    return replace(compiled, name=workload.model, tokens=tokens, model=known)
+    sizes = sizes_of(workload)
+    tokens = workload.tokens if workload.mode == "decode" or "seq" in sizes else None
+    samples = workload.batch if "batch" in sizes else None
+    return replace(compiled, name=workload.model, tokens=tokens, samples=samples, model=known)
 
 
 def sizes_of(workload: Workload) -> set[str]:
@@ -101,7 +103,6 @@ def _is_config(workload: Workload) -> bool:
     raise ValueError(f"{workload.model!r} is neither a config file (.json) nor a function, such as my_module:model")
 
 
-_NO_LIMIT = 1 << 20
 _OFFERED = ("batch", "seq", "mode")
 
 
@@ -196,9 +197,8 @@ def _train(model: Any, workload: Workload, topology: str) -> Compiled:
     notes: tuple[str, ...] = ()
     if not workload.unrolled and not workload.recompute and can_fold(model):
         folded = torch.compile(fold_layers(copy.deepcopy(model)), dynamic=False)
-        limits = {"recompile_limit": _NO_LIMIT, "accumulated_recompile_limit": _NO_LIMIT}  # a sweep is long
         try:
-            with torch._dynamo.config.patch(limits):
+            with torch._dynamo.config.patch(capture.UNLIMITED_RECOMPILES):
                 return capture.compile(folded, (), topology, kwargs=kwargs, **options)
         except torch._dynamo.exc.TorchDynamoException as error:
             reason = " ".join(str(error).split("\n", 1)[0].split())

@@ -41,7 +41,8 @@ def plan(
     if not topologies:
         raise ValueError("no topology is given: name a generation and a number of chips, such as v6e-8")
     places = [Topology.parse(name) for name in topologies]
-    fixed = sorted(set(sweep or {}) & set(SWEPT) - models.sizes_of(workload))
+    sizes = models.sizes_of(workload)
+    fixed = sorted(set(sweep or {}) & set(SWEPT) - sizes)
     if fixed:
         raise ValueError(f"{fixed[0]!r} cannot be swept: {workload.model} takes no such parameter")
     known = {place.generation: price_of(place.generation, prices) for place in places}
@@ -49,7 +50,8 @@ def plan(
     for load in _combinations(workload, sweep or {}):
         traced: Compiled | None = None
         for place in places:
-            what = f"{load.mode}, batch {load.batch} x {load.seq}, for {place.name}"
+            size = f"batch {load.batch}" + (f" x {load.seq}" if "seq" in sizes else "")
+            what = f"{load.mode}, {size}, for {place.name}"
             if traced is None or load.data_parallel:  # collectives are of the topology's devices
                 told(f"tracing {what}")
                 traced = models.trace(load, place.name)

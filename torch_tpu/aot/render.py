@@ -6,6 +6,7 @@ import io
 from collections.abc import Sequence
 from html import escape
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -33,7 +34,9 @@ def show(reports: Sequence[Report], console: Console) -> None:
     if len(reports) == 1:
         _show_one(reports[0], console)
         return
-    table = Table(*tables.COLUMNS)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)  # 80 columns are enough
+    for name in tables.columns(reports):
+        table.add_column(name, overflow="fold")
     for row in tables.comparison(reports):
         table.add_row(*row)
     console.print(table)
@@ -90,7 +93,7 @@ def page(reports: Sequence[Report]) -> str:
 
 
 def _comparison(reports: Sequence[Report]) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in tables.COLUMNS)
+    head = "".join(f"<th>{escape(name)}</th>" for name in tables.columns(reports))
     rows = ("".join(f'<td class="value">{escape(cell)}</td>' for cell in row) for row in tables.comparison(reports))
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     chosen = "".join(

@@ -63,11 +63,12 @@ class WorkReport:
     """Of one step."""
 
     flops: float
-    """Of matrix products and convolutions in what the compiler made."""
+    """Of products and convolutions in what the compiler made."""
     requested_flops: float
     """The same in the StableHLO that it was given, by the usual formulas: products with padding count, and a complex product
     is four real ones. The compiler leaves some out, and computes others twice."""
     flops_by_kind: Mapping[str, float]
+    """By the operands on the matrix units ("bf16", "int8", "fp8"), and "vector" for those on the vector unit."""
     hbm_bytes: float
     overlapped_bytes: float
     """Those among them that are copied beside the computation."""
@@ -126,6 +127,9 @@ class Rates:
     tokens_per_second_per_chip: float | None
     """None where it is not known how many tokens a step handles."""
     usd_per_million_tokens: float | None
+    samples_per_second_per_chip: float | None
+    """None where it is not known how many samples a step handles."""
+    usd_per_million_samples: float | None
     usd_per_step: float | None
     """Of all chips of the topology."""
 
@@ -140,6 +144,8 @@ class Report:
     """What was planned; None for a module or function that was compiled by itself."""
     tokens: int | None
     """That a step handles on each device."""
+    samples: int | None
+    """The same."""
     topology: str
     chips: int
     devices: int
@@ -205,6 +211,7 @@ def make(compiled: Compiled, price: Price | None, workload: Workload | None = No
         name=compiled.name,
         workload=workload,
         tokens=compiled.tokens,
+        samples=compiled.samples,
         topology=compiled.topology.name,
         chips=compiled.topology.chips,
         devices=compiled.topology.devices,
@@ -281,6 +288,8 @@ def _work(programs: Sequence[_Program]) -> WorkReport:
         assert found is not None, "programs that do not compile have no work"
         for kind, flops in found.matrix.items():
             kinds[kind] += flops * times
+        if found.vector_products:
+            kinds["vector"] += found.vector_products * times
         nbytes += found.nbytes * times
         overlapped += found.overlapped * times
         requested += stablehlo.count(program.planned.text).total * times
@@ -322,8 +331,15 @@ def _rates(
 ) -> Rates:
     peak, seconds = chip.peaks["bf16"], time.estimate
     topology, model, tokens = compiled.topology, compiled.model, compiled.tokens
-    per_chip = tokens * topology.devices / topology.chips / seconds if tokens is not None and seconds else None
     usd_per_second = None if price is None else price.usd_per_chip_hour / 3600
+
+    def per_second(count: int | None) -> float | None:
+        return count * topology.devices / topology.chips / seconds if count is not None and seconds else None
+
+    def usd_per_million(count: int | None) -> float | None:
+        speed = per_second(count)
+        return usd_per_second / speed * 1e6 if usd_per_second is not None and speed else None
+
     return Rates(
         intensity=work.flops / work.hbm_bytes if work.hbm_bytes else 0.0,
         ridge=peak / chip.hbm_bytes_per_second,
@@ -331,8 +347,10 @@ def _rates(
         hardware_utilization=utilization(work.flops, seconds, peak),
         mfu=None if model is None or tokens is None else utilization(model.full * tokens, seconds, peak),
         mfu_causal=None if model is None or tokens is None else utilization(model.causal * tokens, seconds, peak),
-        tokens_per_second_per_chip=per_chip,
-        usd_per_million_tokens=usd_per_second / per_chip * 1e6 if usd_per_second is not None and per_chip else None,
+        tokens_per_second_per_chip=per_second(tokens),
+        usd_per_million_tokens=usd_per_million(tokens),
+        samples_per_second_per_chip=per_second(compiled.samples),
+        usd_per_million_samples=usd_per_million(compiled.samples),
         usd_per_step=usd_per_second * topology.chips * seconds if usd_per_second is not None else None,
     )
 

@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch_tpu.aot import loops
 from torch_tpu.runtime import mlir
 
 
@@ -103,14 +104,27 @@ def _steps(loop: Any) -> int | None:
     compare = _maker(_returned(condition)[0])
     if compare is None or compare.name != "stablehlo.compare":
         return None
-    index, limit = _place(compare.operands[0], condition), _number(compare.operands[1])
-    if index is None or limit is None or "LT" not in str(compare.attributes["comparison_direction"]):
+    direction = str(compare.attributes["comparison_direction"]).rstrip(">").rpartition(" ")[2]
+    left, right = compare.operands
+    index, limit = _place(left, condition), _number(right)
+    if index is None:  # the counter is on the other side
+        index, limit, direction = _place(right, condition), _number(left), loops.mirrored(direction)
+    if index is None or limit is None:
         return None
-    start, step = _number(loop.operands[index]), _maker(_returned(body)[index])
-    if start is None or step is None or step.name != "stablehlo.add" or _place(step.operands[0], body) != index:
+    start, step = _number(loop.operands[index]), _increment(body, index)
+    return loops.count(direction, start, limit, step) if start is not None and step else None
+
+
+def _increment(body: Any, index: int) -> int | None:
+    """What a loop's body adds to one of its arguments."""
+    new = _maker(_returned(body)[index])
+    if new is None or new.name not in ("stablehlo.add", "stablehlo.subtract"):
         return None
-    by = _number(step.operands[1])
-    return max(0, -(-(limit - start) // by)) if by and by > 0 else None
+    left, right = new.operands
+    if _place(left, body) == index:
+        step = _number(right)
+        return -step if step is not None and new.name == "stablehlo.subtract" else step
+    return _number(left) if _place(right, body) == index and new.name == "stablehlo.add" else None
 
 
 def _returned(block: Any) -> Any:
@@ -123,13 +137,21 @@ def _maker(value: Any) -> Any | None:
     return owner if hasattr(owner, "name") and hasattr(owner, "operands") else None
 
 
+def _source(value: Any) -> Any:
+    """What a value is in another dtype."""
+    while (maker := _maker(value)) is not None and maker.name == "stablehlo.convert":
+        value = maker.operands[0]
+    return value
+
+
 def _place(value: Any, block: Any) -> int | None:
     """Which argument of the block a value is."""
-    return next((place for place, argument in enumerate(block.arguments) if argument == value), None)
+    source = _source(value)
+    return next((place for place, argument in enumerate(block.arguments) if argument == source), None)
 
 
 def _number(value: Any) -> int | None:
-    maker = _maker(value)
+    maker = _maker(_source(value))
     if maker is None or maker.name != "stablehlo.constant":
         return None
     constant = maker.attributes["value"]

@@ -32,8 +32,7 @@ def title(report: Report) -> str:
     load = report.workload
     if load is None:
         return f"{report.name} on {report.topology}"
-    size = "" if report.tokens is None else f" x {load.seq}"
-    return f"{report.name}: {load.mode}, batch {load.batch}{size}, on {report.topology}"
+    return f"{report.name}: {load.mode}, {_size(report)}, on {report.topology}"
 
 
 def sections(report: Report) -> Iterator[Section]:
@@ -82,7 +81,7 @@ def _memory(memory: MemoryReport) -> Iterator[Row]:
 
 def _work(work: WorkReport, rates: Rates) -> Iterator[Row]:
     kinds = ", ".join(f"{count(flops)} {kind}" for kind, flops in work.flops_by_kind.items() if flops)
-    yield Row("FLOPs", count(work.flops), f"matrix products: {kinds}" if kinds else "no matrix products")
+    yield Row("FLOPs", count(work.flops), f"products: {kinds}" if kinds else "no products")
     yield Row("FLOPs asked for", count(work.requested_flops), "in the StableHLO")
     yield Row("HBM bytes", f"{count(work.hbm_bytes)}B", "estimate")
     yield Row("intensity", f"{rates.intensity:.0f} FLOPs/B", f"the chip turns at {rates.ridge:.0f}")
@@ -108,50 +107,58 @@ def _rates(report: Report, rates: Rates) -> Iterator[Row]:
         yield Row("MFU, attention in full", f"{rates.mfu:.1%}", "estimate; as TorchTitan counts")
         yield Row("MFU, causal attention halved", f"{rates.mfu_causal:.1%}", "estimate; as MaxText counts")
     yield Row("executed FLOPs of the peak", f"{rates.hardware_utilization:.1%}", "estimate")
-    if rates.tokens_per_second_per_chip is not None:
-        yield Row("tokens/s/chip", f"{rates.tokens_per_second_per_chip:,.0f}", "estimate")
+    unit = _unit([report])
+    speed, usd = _speed(rates, unit), _usd(rates, unit)
+    if speed is not None:
+        yield Row(f"{unit}/s/chip", f"{speed:,.0f}", "estimate")
     if rates.usd_per_step is not None and report.price is not None:
         source = f"estimate; {report.price.usd_per_chip_hour:.2f} USD a chip-hour, {report.price.source}"
-        if rates.usd_per_million_tokens is not None:
-            yield Row("USD per million tokens", money(rates.usd_per_million_tokens), source)
+        if usd is not None:
+            yield Row(f"USD per million {unit}", money(usd), source)
         yield Row("USD per step", money(rates.usd_per_step), f"{source}; {report.chips} chips")
 
 
-COLUMNS = (
-    "topology",
-    "batch",
-    "seq",
-    "HBM",
-    "step",
-    "tokens/s/chip",
-    "tokens/s",
-    "MFU full / causal",
-    "USD/Mtok",
-    "bound",
-)
+def _unit(reports: Sequence[Report]) -> str:
+    """What throughput and cost are counted in: samples, where nobody knows of tokens."""
+    return "samples" if all(report.tokens is None for report in reports) else "tokens"
+
+
+def _speed(rates: Rates, unit: str) -> float | None:
+    return rates.tokens_per_second_per_chip if unit == "tokens" else rates.samples_per_second_per_chip
+
+
+def _usd(rates: Rates, unit: str) -> float | None:
+    return rates.usd_per_million_tokens if unit == "tokens" else rates.usd_per_million_samples
+
+
+def columns(reports: Sequence[Report]) -> tuple[str, ...]:
+    """The heads of `comparison`."""
+    unit = _unit(reports)
+    speed = f"{unit}/s a chip", f"{unit}/s in all"
+    return "topology", "batch", "seq", "HBM", "step", *speed, "MFU full/ causal", f"USD per million {unit}", "bound"
 
 
 def comparison(reports: Sequence[Report]) -> Iterator[tuple[str, ...]]:
-    """A row for each report, under `COLUMNS`."""
+    """A row for each report, under `columns`."""
+    unit = _unit(reports)
     for report in reports:
         load, rates = report.workload, report.rates
         memory = "" if report.memory is None else f"{report.memory.total / report.memory.usable:.0%}"
-        batch, seq = ("", "") if load is None else (str(load.batch), str(load.seq))
+        batch, seq = ("", "") if load is None else (str(load.batch), "-" if report.tokens is None else str(load.seq))
         start = (report.topology, batch, seq, memory)
         if rates is None or report.time is None:
             reason = "does not fit" if report.failure and report.failure.needed is not None else "does not compile"
             yield (*start, reason, "", "", "", "", "")
             continue
-        mfu = "" if rates.mfu is None else f"{rates.mfu:.1%} / {rates.mfu_causal:.1%}"
-        usd = "" if rates.usd_per_million_tokens is None else money(rates.usd_per_million_tokens)
-        speed = rates.tokens_per_second_per_chip
+        mfu = "" if rates.mfu is None or rates.mfu_causal is None else f"{rates.mfu * 100:.1f}/{rates.mfu_causal:.1%}"
+        speed, usd = _speed(rates, unit), _usd(rates, unit)
         yield (
             *start,
             seconds(report.time.estimate),
-            "" if speed is None else f"{speed:,.0f}",
-            "" if speed is None else f"{speed * report.chips:,.0f}",
+            "" if speed is None else count(speed),
+            "" if speed is None else count(speed * report.chips),
             mfu,
-            usd,
+            "" if usd is None else money(usd),
             rates.bound,
         )
 
@@ -162,21 +169,28 @@ def best(reports: Sequence[Report]) -> Iterator[Row]:
     if not running:
         yield Row("best", "none compiles")
         return
-    rated = [(r, speed * r.chips) for r, rates in running if (speed := rates.tokens_per_second_per_chip) is not None]
+    unit = _unit(reports)
+    rated = [(r, speed * r.chips) for r, rates in running if (speed := _speed(rates, unit)) is not None]
     if rated:
         report, total = max(rated, key=lambda pair: pair[1])
-        yield Row("best by throughput", _choice(report), f"{total:,.0f} tokens/s in all, an estimate")
-    priced = [
-        (report, rates.usd_per_million_tokens) for report, rates in running if rates.usd_per_million_tokens is not None
-    ]
+        yield Row("best by throughput", _choice(report), f"{total:,.0f} {unit}/s in all, an estimate")
+    else:
+        yield Row("best", "not known", "nor is how many tokens or samples a step handles")
+    priced = [(r, usd) for r, rates in running if (usd := _usd(rates, unit)) is not None]
     if priced:
         report, usd = min(priced, key=lambda pair: pair[1])
-        yield Row("best by cost", _choice(report), f"{money(usd)} USD per million tokens, an estimate")
+        yield Row("best by cost", _choice(report), f"{money(usd)} USD per million {unit}, an estimate")
 
 
 def _choice(report: Report) -> str:
+    return report.topology if report.workload is None else f"{report.topology}, {_size(report)}"
+
+
+def _size(report: Report) -> str:
+    """Of a planned step, as in "batch 4 x 2048"."""
     load = report.workload
-    return report.topology if load is None else f"{report.topology}, batch {load.batch} x {load.seq}"
+    assert load is not None
+    return f"batch {load.batch}" + ("" if report.tokens is None else f" x {load.seq}")
 
 
 def seconds(value: float) -> str:

@@ -174,13 +174,15 @@ class Graph(SavedGraph):
         for call in whole.graph.find_nodes(op="call_module"):
             name = str(call.target)
             part = getattr(whole, name)
+            assert isinstance(part, fx.GraphModule)
+            delattr(whole, name)
             if name in programs:
-                assert isinstance(part, fx.GraphModule)
                 between = {place for place, source in enumerate(call.args) if source not in given}
                 part_name = f"{self.name}_{name.rpartition('_')[2]}"
                 graph = Graph(part, self.kind, part_name, self.options, self.bounds, between)
-                delattr(whole, name)
                 setattr(whole, name, _Unboxed(graph))
+            else:
+                setattr(whole, name, _InBetween(part))
         count = len(apart)
 
         def run(args: list[Any]) -> Any:
@@ -198,6 +200,17 @@ class _Unboxed:
 
     def __call__(self, *args: Any) -> Any:
         return self.graph(list(args))
+
+
+class _InBetween(fx.Interpreter):
+    """The calls between two programs of a split graph. Who watches is told of each."""
+
+    def __call__(self, *args: Any) -> Any:
+        return self.run(*args) if observers else self.module(*args)
+
+    def run_node(self, n: fx.Node) -> Any:
+        with observers[-1].node_run(n):
+            return super().run_node(n)
 
 
 def _kind(node: fx.Node) -> str:

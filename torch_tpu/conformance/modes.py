@@ -51,6 +51,9 @@ class Seen:
     def node_traced(self, node: Any) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
+    def node_run(self, node: Any) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
     def graph_called(self, graph: Any, args: list[Any], call: Callable[[list[Any]], Any]) -> Any:
         return call(args)
 

@@ -8,6 +8,7 @@ remembers. Values that are read are zeros, since nothing is computed, and the pl
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import sys
 import warnings
@@ -18,14 +19,14 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
 from torch_tpu import _plug, aot, settings
 from torch_tpu._frames import is_users, users_frame
 from torch_tpu.aot.capture import UNLIMITED, stand_in
 from torch_tpu.aot.hlo_text import Spot
 from torch_tpu.eager import fallback
-from torch_tpu.eager.observe import observers
+from torch_tpu.eager.observe import CallWatcher, observers
 from torch_tpu.eager.program import Program
 from torch_tpu.hlo.core import Place, placed
 from torch_tpu.ops import registry, schema
@@ -52,44 +53,51 @@ class Captured:
     of a model share a line of torch.nn."""
     stopped_at: Spot | None = None
     """Where the function waited for a value that never came, if it did."""
-    between: int = 0
-    """Calls in compiled graphs that no program can do."""
+    between: list[tuple[Spot | None, str]] = field(default_factory=list)
+    """Calls in compiled graphs that no program can do: where, and which."""
 
 
 class _Stopped(BaseException):
     """Ends the function; not caught by its own handlers."""
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(CallWatcher):
     """Sees the calls, and says where they are."""
 
     def __init__(self) -> None:
         super().__init__()
         self.captured = Captured()
         self._spot: Spot | None = None
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Compiled functions are seen as the graphs they run."""
-        return True
+        self._node_spot: Spot | None = None
+        """Of the call between a compiled graph's programs that runs."""
 
     def program_made(self, program: Program) -> None: ...
 
     def lowered(self, rule: Lowering) -> None: ...
 
     def node_traced(self, node: Any) -> AbstractContextManager[None]:
-        spot = _last_frame(str(node.meta.get("stack_trace") or ""))
-        return _at(spot, registry.overload_name(node.target))
+        return _at(_spot_of(node), registry.overload_name(node.target))
+
+    @contextlib.contextmanager
+    def node_run(self, node: Any) -> Iterator[None]:
+        if node.op != "call_function" or node.target is operator.getitem:
+            yield
+            return
+        self._node_spot = _spot_of(node)
+        self.captured.between.append((self._node_spot, _called(node)))
+        try:
+            yield
+        finally:
+            self._node_spot = None
 
     def graph_called(self, graph: Any, args: list[Any], call: Callable[[list[Any]], Any]) -> Any:
         _plug.clear_table()
         with _disable_current_modes():
             return call(args)
 
-    def __torch_dispatch__(self, op: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def call(self, op: OpOverload, args: Any, kwargs: Any) -> Any:
         name = registry.overload_name(op)
-        before, self._spot = self._spot, _forward_frame() or _user_frame()
+        before, self._spot = self._spot, self._node_spot or _forward_frame() or _user_frame()
         fallbacks = dict(counters.fallbacks)
         num_reads = len(self.captured.reads)
         _plug.clear_table()  # so that the call is traced here, though it was traced elsewhere before
@@ -138,7 +146,6 @@ def capture(
         is_module = isinstance(function, torch.nn.Module)
         target = torch.no_grad()(stand_in(function)) if is_module else function
         given, named = stand_in(list(args)), stand_in(dict(kwargs))
-        between = counters.calls_in_between
         _plug.flush()
         client.started.clear()
         client.assume = recorder.value_read
@@ -153,7 +160,6 @@ def capture(
             observers.remove(recorder)
             client.assume = None
         recorder.captured.runs = tuple(client.started)
-        recorder.captured.between = counters.calls_in_between - between
         client.started.clear()
         _plug.clear_table()  # what was traced here has places in its text
     return recorder.captured, client
@@ -209,6 +215,17 @@ def _forward_frame() -> Spot | None:
     node = torch._C._current_autograd_node()
     remembered = node.metadata.get("traceback_") if node is not None else None
     return _last_frame("".join(remembered)) if remembered else None
+
+
+def _spot_of(node: Any) -> Spot | None:
+    """The line that a call of a compiled graph comes from."""
+    return _last_frame(str(node.meta.get("stack_trace") or ""))
+
+
+def _called(node: Any) -> str:
+    """The operator that a node calls, by itself or through a higher-order operator."""
+    target = next((item for item in (node.target, *node.args) if isinstance(item, OpOverload)), None)
+    return str(node.target) if target is None else registry.overload_name(target)
 
 
 def _last_frame(trace: str) -> Spot | None:

@@ -270,16 +270,19 @@ class Checks:
             self._head(node, size // count, f"{size // LANES} heads of {LANES} have as many weights")
 
     def _split_heads(self, flow: Expressions, node: ast.Call, call: Call) -> None:
-        """`x.view(batch, length, heads, 64).transpose(1, 2)`, and the same of several projections by `permute`."""
-        inner = node.func.value if isinstance(node.func, ast.Attribute) else None
-        if not isinstance(inner, ast.Call) or not isinstance(inner.func, ast.Attribute):
-            return
-        sizes = inner.args[0].elts if inner.args and isinstance(inner.args[0], (ast.Tuple, ast.List)) else inner.args
-        order = [value.constant for value in call.args]
-        splits = inner.func.attr in ("view", "reshape") and (
-            (call.method == "transpose" and len(sizes) == 4 and order in ([1, 2], [2, 1], [-3, -2], [-2, -3]))
-            or (call.method == "permute" and len(sizes) in (4, 5) and order[-1:] in ([len(sizes) - 1], [-1]))
-        )
+        """`x.view(batch, length, heads, width // heads)`, and `x.view(batch, length, heads, 64).transpose(1, 2)`, also of
+        several projections, by `permute`."""
+        if call.method in ("view", "reshape"):
+            sizes = _sizes_of_view(node)
+            splits = _says_heads(sizes)
+        else:
+            inner = node.func.value if isinstance(node.func, ast.Attribute) else None
+            sizes = _sizes_of_view(inner)
+            order = [value.constant for value in call.args]
+            splits = not _says_heads(sizes) and (
+                (call.method == "transpose" and len(sizes) == 4 and order in ([1, 2], [2, 1], [-3, -2], [-2, -3]))
+                or (call.method == "permute" and len(sizes) in (4, 5) and order[-1:] in ([len(sizes) - 1], [-1]))
+            )
         width = flow.silent(sizes[-1]).constant if splits else None
         if isinstance(width, int) and width > 0:
             self._head(node, width, f"choose heads of {LANES}: fewer of them have as many weights")
@@ -458,3 +461,20 @@ def _device_text(node: ast.expr) -> str:
     if isinstance(node, ast.Call) and node.args and ast.unparse(node.func).endswith("device"):
         node = node.args[0]
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def _sizes_of_view(node: ast.expr | None) -> list[ast.expr]:
+    """What `x.view(...)` or `x.reshape(...)` is given; nothing of another expression."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return []
+    if node.func.attr not in ("view", "reshape"):
+        return []
+    return node.args[0].elts if node.args and isinstance(node.args[0], (ast.Tuple, ast.List)) else node.args
+
+
+def _says_heads(sizes: list[ast.expr]) -> bool:
+    """Whether the sizes end in `heads, width // heads`."""
+    if len(sizes) not in (4, 5) or not isinstance(sizes[-1], ast.BinOp):
+        return False
+    last = sizes[-1]
+    return isinstance(last.op, ast.FloorDiv) and ast.dump(last.right) == ast.dump(sizes[-2])

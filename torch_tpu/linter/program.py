@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from torch_tpu import errors
@@ -17,6 +17,7 @@ from torch_tpu.aot.hlo_text import Computation, Instruction, Module, Shape, Spot
 from torch_tpu.linter import capture, products, rules
 from torch_tpu.linter.capture import Captured
 from torch_tpu.linter.rules import Finding, Rule, in_order
+from torch_tpu.ops import registry, schema
 from torch_tpu.runtime.compile_only import Planned
 from torch_tpu.runtime.examine import examine
 
@@ -38,6 +39,12 @@ _INSTEAD = {
     "complex128": "complex64",
     "complex64": "pairs of real tensors where there is a choice",
 }
+_ALGORITHMS = frozenset({
+    "bessel", "ctc", "decompositions", "fft", "gamma", "grid_sample", "histogram", "linalg", "polynomials", "random",
+    "sampling", "scan", "segment", "solve", "sorting",
+})  # fmt: skip
+"""Modules of torch_tpu/ops whose operators take many steps: no program can choose the layouts in between."""
+_UNCHECKED = "call the function whose name ends in _ex, which does not check its result"
 _SHARED = frozenset({"tuple", "get-tuple-element", "bitcast", "parameter", "while", "conditional", "call"})
 """Instructions whose results are in the memory of others."""
 
@@ -186,6 +193,8 @@ class _Judge:
                     if not change:
                         continue
                     spot, operator = place(computation, instruction)
+                    if _is_algorithm(operator):
+                        continue
                     moved = lines[_line(spot)]
                     moved.spot = _better(moved.spot, spot)
                     moved.num_bytes += times * _bytes_touched(computation, instruction)
@@ -212,9 +221,11 @@ class _Judge:
             for computation, _ in program.computations():
                 for instruction in computation.instructions:
                     for array in _own_arrays(program.module, computation, instruction):
-                        if array.padded_bytes < WASTE * array.nbytes:
+                        if array.numel < 2 or array.padded_bytes < WASTE * array.nbytes:
                             continue
-                        spot, _ = place(computation, instruction)
+                        spot, operator = place(computation, instruction)
+                        if _is_algorithm(operator):
+                            continue
                         padded = lines.setdefault((_line(spot), str(array)), _Padded(array))
                         padded.spot = _better(padded.spot, spot)
                         padded.waste += array.padded_bytes - array.nbytes
@@ -236,18 +247,23 @@ class _Judge:
 
     def _emulated(self) -> Iterator[Finding]:
         cycles = self._cycles_by_line()
-        lines: dict[tuple[Line, str], Spot | None] = {}
+        spots: dict[Line, Spot | None] = {}
+        dtypes: dict[Line, dict[str, None]] = defaultdict(dict)
         for program in self.programs:
             for found, dtype in products.wide_operations(program.text):
-                lines[_line(found), dtype] = _better(lines.get((_line(found), dtype)), found)
-        for (line, dtype), spot in lines.items():
-            taken = cycles.get(line, 0)
+                spots[_line(found)] = _better(spots.get(_line(found)), found)
+                dtypes[_line(found)][dtype] = None
+        for line, spot in spots.items():
+            taken, here = cycles.get(line, 0), dtypes[line]
+            if "int64" in here:
+                here.pop("uint64", None)  # lowerings of int64 compute with its bits
             if self._share(taken) >= self.least_share:
+                verb = "are" if len(here) > 1 else "is"
                 yield _finding(
                     rules.EmulatedDtype,
                     spot,
-                    f"{dtype} is emulated; this line takes {self._share(taken):.1%} of the estimated cycles",
-                    f"use {_INSTEAD[dtype]}",
+                    f"{' and '.join(here)} {verb} emulated; this line takes {self._share(taken):.1%} of the estimated cycles",
+                    f"use {' and '.join(_INSTEAD[dtype] for dtype in here)}",
                 )
 
     def _cycles_by_line(self) -> dict[Line, int]:
@@ -277,12 +293,12 @@ def _of_run(captured: Captured) -> Iterator[Finding]:
                 f"{op} is called with {len(sizes)} different sizes, and each needs a program",
                 "pad to a few sizes, or use torch.compile(dynamic=True)",
             )
-    if captured.between:
+    for spot, op in dict.fromkeys(captured.between):
         yield _finding(
             rules.CallsInBetween,
-            None,
-            f"compiled graphs are split by {captured.between} calls that no program can do",
-            "TORCH_LOGS=graph_breaks and torch_tpu.explain show which",
+            spot,
+            f"{op} splits a compiled graph: no program can do it",
+            _UNCHECKED if op == "aten::_linalg_check_errors" else "use another operator, or move the call to an end",
         )
 
 
@@ -346,6 +362,17 @@ def _producers(computation: Computation, instruction: Instruction) -> Iterator[I
     for name in instruction.operands:
         if name in computation.by_name:
             yield computation.by_name[name]
+
+
+@cache
+def _is_algorithm(operator: str) -> bool:
+    """Whether an operator takes many steps of its own."""
+    try:
+        rule = schema.lowering_of(registry.resolve(operator))
+    except ValueError:  # the compiler's own
+        return False
+    function = None if rule is None else getattr(rule.function, "func", rule.function)
+    return function is not None and function.__module__.rpartition(".")[2] in _ALGORITHMS
 
 
 def _line(spot: Spot | None) -> Line:

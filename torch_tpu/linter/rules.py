@@ -290,7 +290,8 @@ class Relayout(Rule, id="TPU101", severity="warning"):
 
     An array of the device's memory lies in tiles of its two fastest dimensions. A view that swaps, splits or joins
     dimensions costs nothing in PyTorch; where the next operation needs another order, XLA writes the array again. Copies
-    and transposes, and fusions of nothing but such, are added up for each line, with the compiler's own estimate.
+    and transposes, and fusions of nothing but such, are added up for each line, with the compiler's own estimate. Those
+    between the steps of an operator such as `cumsum` or `torch.fft.fft` do not count here and in TPU102.
 
     Keep one order of dimensions from one product to the next, split a projection before it is reshaped (three products
     in the place of one that is cut in three), and keep the dimension that is reduced or multiplied last.

@@ -61,14 +61,16 @@ def compare(
         progress: told what is being done.
 
     Raises:
-        ValueError: there is no such device or it has no such precision, or the model has no values or draws random numbers.
+        ValueError: there is no such device or it has no such precision, a tolerance is negative, or the model has no values
+            or draws random numbers.
     """
+    tolerance = Tolerance(rtol, atol)
+    tolerance.check()
     _check(model, device)
     chosen = tuple(precisions) or available(device)
     for precision in chosen:
         if precision not in available(device):
             raise ValueError(f"{device} has no precision {precision!r} here; it has {', '.join(available(device))}")
-    tolerance = Tolerance(rtol, atol)
     model = copy.deepcopy(model).train(train)
     wanted_loss = loss if backward else None
     progress("cpu")

@@ -25,6 +25,16 @@ class Tolerance(NamedTuple):
     rtol: float | None = None
     atol: float | None = None
 
+    def check(self) -> None:
+        """Refuses what no error could be within.
+
+        Raises:
+            ValueError: a tolerance is negative or no number.
+        """
+        for name, value in self._asdict().items():
+            if value is not None and not value >= 0:
+                raise ValueError(f"{name} is at least 0, not {value}")
+
     def of(self, dtype: torch.dtype) -> tuple[float, float]:
         """rtol and atol; integers must be equal."""
         rtol, atol = DEFAULTS.get(dtype, (0.0, 0.0))
