@@ -223,7 +223,7 @@ def write(name: str, out: Tensor, result: Tensor, dtype: torch.dtype) -> Tensor:
 
 @operator("add.out")
 def add_out(x: Tensor, y: Tensor, *, alpha: Any = 1, out: Tensor) -> Tensor:
-    if not y.is_sparse:
+    if not is_sparse(y):
         raise RuntimeError("add(sparse, dense) is not supported. Use add(dense, sparse) instead.")
     require_equal_sizes("add", x, y)
     dtype = torch.result_type(x, y)
@@ -247,26 +247,38 @@ def add_to_dense(x: Tensor, y: Tensor, values: Tensor) -> Tensor:
 
 
 @operator("mul.out")
-def mul_out(x: Tensor, y: Tensor, *, out: Tensor) -> Tensor:
+def mul_out(x: Any, y: Any, *, out: Tensor) -> Tensor:
     dtype = torch.result_type(x, y)
+    if is_sparse(x) and is_sparse(y):
+        return write("mul", out, multiply(x, y, dtype), dtype)
+    sparse, other = (x, y) if is_sparse(x) else (y, x)
+    if isinstance(other, Tensor) and other.dim():
+        size = torch.broadcast_shapes(sparse.shape, other.shape)
+        sparse = broadcast(sparse, size)
+        other = sparse_mask(other.expand(size), sparse)._values().to(dtype)
+    values = sparse._values().to(dtype) * other
+    return write("mul", out, make(sparse._indices(), values, sparse.shape, coalesced=sparse.is_coalesced()), dtype)
+
+
+def is_sparse(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.is_sparse
+
+
+def broadcast(x: Tensor, size: Sequence[int]) -> Tensor:
+    return x if x.shape == size else aten._sparse_broadcast_to(x, size)
+
+
+def multiply(x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
+    """The product of two sparse tensors: the elements that both have."""
     size = torch.broadcast_shapes(x.shape, y.shape)
-    if not (x.is_sparse and y.is_sparse):
-        sparse, dense = (x, y) if x.is_sparse else (y, x)
-        if dense.dim() == 0:
-            values = sparse._values().to(dtype) * dense.to(dtype)
-            return write("mul", out, make(sparse._indices(), values, size, coalesced=sparse.is_coalesced()), dtype)
-        sparse = sparse if sparse.shape == size else aten._sparse_broadcast_to(sparse, size)
-        values = sparse._values().to(dtype) * sparse_mask(dense.expand(size), sparse)._values().to(dtype)
-        return write("mul", out, make(sparse._indices(), values, size, coalesced=sparse.is_coalesced()), dtype)
-    x, y = (given if given.shape == size else aten._sparse_broadcast_to(given, size) for given in (x, y))
+    x, y = broadcast(x, size).coalesce(), broadcast(y, size).coalesce()
     require_equal_densities("mul", x, y)
-    x, y = x.coalesce(), y.coalesce()
     if not x._nnz() or not y._nnz():
-        return write("mul", out, make(x._indices()[:, :0], x._values()[:0].to(dtype), size, coalesced=True), dtype)
+        return make(x._indices()[:, :0], x._values()[:0].to(dtype), size, coalesced=True)
     position, found = find(places_of(x), places_of(y))
     kept = found.nonzero().squeeze(1)
     values = x._values()[kept].to(dtype) * y._values()[position[kept]].to(dtype)
-    return write("mul", out, make(x._indices()[:, kept], values, size, coalesced=True), dtype)
+    return make(x._indices()[:, kept], values, size, coalesced=True)
 
 
 # --------------------------------------------------------------------------------------------------- products
