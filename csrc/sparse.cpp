@@ -4,6 +4,10 @@
 #include "call.h"
 
 #include <ATen/core/stack.h>
+#include <ATen/native/DispatchStub.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/library.h>
 
@@ -107,8 +111,25 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {  // of dense tensors
   m.impl("_to_sparse.sparse_dim", borrowed(c10::DispatchKey::CPU));
 }
 
+namespace {
+
+// The number that the indices of each element are in row-major order: what composed kernels compare and sort by.
+at::Tensor flatten_indices(const at::Tensor& indices, at::IntArrayRef size) {
+  auto places = at::zeros({indices.size(1)}, indices.options().dtype(at::kLong));
+  for (size_t dim = 0; dim < size.size(); ++dim)
+    places = at::add(at::mul(places, size[dim]), indices[static_cast<int64_t>(dim)]);
+  return places;
+}
+
+}  // namespace
+
 void bind_sparse(py::module_& m) {
   m.def("register_sparse", &register_sparse, "Registers the kernels of sparse COO tensors.");
 }
 
 }  // namespace torch_tpu
+
+namespace at::native {
+DECLARE_DISPATCH(Tensor (*)(const Tensor&, IntArrayRef), flatten_indices_stub)  // of a header that is not installed
+REGISTER_PRIVATEUSE1_DISPATCH(flatten_indices_stub, &torch_tpu::flatten_indices)
+}  // namespace at::native

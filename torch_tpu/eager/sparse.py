@@ -150,8 +150,7 @@ def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
 
 @operator("_sparse_sum_backward")
 def sum_backward(grad: Tensor, x: Tensor, dims: Sequence[int]) -> Tensor:
-    if not x._nnz():
-        return torch.zeros_like(x)
+    x = x.coalesce()
     dims = [dim % x.dim() for dim in dims]
     sparse = [dim for dim in range(x.sparse_dim()) if dim not in dims]
     picked = grad
@@ -231,6 +230,10 @@ def add_out(x: Tensor, y: Tensor, *, alpha: Any = 1, out: Tensor) -> Tensor:
     values = values if alpha == 1 else values * alpha
     if not x.is_sparse:
         return write("add", out, add_to_dense(x.to(dtype), y, values), dtype)
+    if not y._nnz():
+        return write("add", out, x, dtype)
+    if not x._nnz():
+        return write("add", out, make(y._indices(), values, y.shape, coalesced=y.is_coalesced()), dtype)
     require_equal_densities("add", x, y)
     indices = torch.cat([x._indices(), y._indices()], 1)
     both = make(indices, torch.cat([x._values().to(dtype), values]), x.shape)
@@ -249,8 +252,11 @@ def add_to_dense(x: Tensor, y: Tensor, values: Tensor) -> Tensor:
 @operator("mul.out")
 def mul_out(x: Any, y: Any, *, out: Tensor) -> Tensor:
     dtype = torch.result_type(x, y)
+    x, y = (given.to_dense() if is_sparse(given) and not given.dim() else given for given in (x, y))
     if is_sparse(x) and is_sparse(y):
         return write("mul", out, multiply(x, y, dtype), dtype)
+    if not is_sparse(x) and not is_sparse(y):
+        return write("mul", out, (x * y).to_sparse(), dtype)
     sparse, other = (x, y) if is_sparse(x) else (y, x)
     if isinstance(other, Tensor) and other.dim():
         size = torch.broadcast_shapes(sparse.shape, other.shape)
@@ -284,6 +290,11 @@ def multiply(x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
 # --------------------------------------------------------------------------------------------------- products
 
 
+def misfit(left: Tensor, right: Tensor) -> str:
+    shapes = " and ".join("x".join(map(str, given.shape)) for given in (left, right))
+    return f"mat1 and mat2 shapes cannot be multiplied ({shapes})"
+
+
 @operator("addmm")
 def addmm(x: Tensor, left: Tensor, right: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     if not left.is_sparse or right.is_sparse or x.is_sparse:
@@ -291,7 +302,7 @@ def addmm(x: Tensor, left: Tensor, right: Tensor, *, beta: Any = 1, alpha: Any =
     if left.dim() != 2 or right.dim() != 2 or left.dense_dim():
         raise RuntimeError("addmm: matrices expected, and scalars as the values of the sparse one")
     if left.shape[1] != right.shape[0]:
-        raise RuntimeError(f"addmm: {list(left.shape)} and {list(right.shape)} cannot be multiplied")
+        raise RuntimeError(misfit(left, right))
     size = (left.shape[0], right.shape[1])
     if len({x.dtype, left.dtype, right.dtype}) > 1:
         raise RuntimeError(f"addmm: expected one dtype, but found {x.dtype}, {left.dtype} and {right.dtype}")
@@ -328,14 +339,24 @@ def bmm_out(left: Tensor, right: Tensor, *, out: Tensor) -> Tensor:
     return write("bmm", out, bmm(left, right), left.dtype)
 
 
+@operator("hspmm")
+def hspmm(left: Tensor, right: Tensor) -> Tensor:
+    """Sparse by dense, with the rows of the product that are not zero as values."""
+    if left.shape[1] != right.shape[0]:
+        raise RuntimeError(misfit(left, right))
+    (rows, columns), size = left._indices(), (left.shape[0], right.shape[1])
+    rows, group = torch.unique(rows, return_inverse=True)
+    return make(rows[None], add_up(left._values()[:, None] * right[columns], group, rows.numel()), size, coalesced=True)
+
+
 @operator("_sparse_sparse_matmul")
 def matmul(left: Tensor, right: Tensor) -> Tensor:
     if left.dim() != 2 or right.dim() != 2 or left.dense_dim() or right.dense_dim():
         raise RuntimeError("sparse matmul: matrices with scalars as values expected")
-    if left.shape[1] != right.shape[0] or left.dtype != right.dtype:
-        raise RuntimeError(
-            f"sparse matmul: {list(left.shape)} {left.dtype} and {list(right.shape)} {right.dtype} cannot be multiplied"
-        )
+    if left.shape[1] != right.shape[0]:
+        raise RuntimeError(misfit(left, right))
+    if left.dtype != right.dtype:
+        raise RuntimeError(f"mat1 dtype {left.dtype} does not match mat2 dtype {right.dtype}")
     right = right.coalesce()
     rows, columns = left._indices()
     of_left, of_right = join(columns, right._indices()[0])
