@@ -190,7 +190,12 @@ def sparse_mask(x: Tensor, mask: Tensor) -> Tensor:
 
 @operator("_sparse_mask_projection")
 def sparse_mask_projection(x: Tensor, mask: Tensor, accumulate_matches: bool = False) -> Tensor:
-    return sparse_mask(x, mask)
+    """The elements of a sparse tensor, zero where the mask has none, or as often as the mask has them."""
+    places, ordered = places_of(x), places_of(mask).sort().values
+    counts = torch.searchsorted(ordered, places, right=True) - torch.searchsorted(ordered, places)
+    values = x._values() * wide(counts.to(x.dtype), x._values()) if accumulate_matches else x._values()
+    values = torch.where(wide(counts > 0, values), values, values.new_zeros(()))
+    return make(x._indices().clone(), values, x.shape, coalesced=x.is_coalesced())
 
 
 # ----------------------------------------------------------------------------------------------- element-wise
