@@ -77,7 +77,10 @@ def test_construction():
     assert done.is_coalesced() and done.indices().tolist() == [[0, 1, 2], [1, 3, 0]]
     assert done.values().tolist() == [4.0, 0.5, -2.0]
     assert torch.sparse_coo_tensor(done.indices(), done.values(), (3, 4), is_coalesced=True).is_coalesced()
-    for empty in (torch.sparse_coo_tensor((2, 3), device=DEVICE), torch.zeros(2, 3, layout=torch.sparse_coo, device=DEVICE)):
+    for empty in (
+        torch.sparse_coo_tensor((2, 3), device=DEVICE),
+        torch.zeros(2, 3, layout=torch.sparse_coo, device=DEVICE),
+    ):
         assert empty._nnz() == 0 and empty.to_dense().tolist() == [[0.0] * 3] * 2
     with pytest.raises(RuntimeError, match="size is inconsistent"):
         torch.sparse_coo_tensor(INDICES.to(DEVICE), VALUES.to(DEVICE), (2, 2), check_invariants=True)
@@ -169,11 +172,28 @@ def test_products(name, coalesced):
 
 
 @pytest.mark.parametrize(
-    "name", ("abs", "sqrt", "sin", "tanh", "sign", "floor", "log1p", "relu", "isnan", "isinf", "signbit", "square", "nan_to_num")
+    "name",
+    (
+        "abs",
+        "sqrt",
+        "sin",
+        "tanh",
+        "sign",
+        "floor",
+        "log1p",
+        "relu",
+        "isnan",
+        "isinf",
+        "signbit",
+        "square",
+        "nan_to_num",
+    ),
 )
 def test_elements(name):
     for coalesced in (False, True):
-        compare(getattr(sparse(DEVICE, coalesced=coalesced), name)(), getattr(sparse("cpu", coalesced=coalesced), name)())
+        compare(
+            getattr(sparse(DEVICE, coalesced=coalesced), name)(), getattr(sparse("cpu", coalesced=coalesced), name)()
+        )
     if name in ("abs", "sin"):
         x = sparse(DEVICE, coalesced=True)
         compare(getattr(x, f"{name}_")(), getattr(sparse("cpu", coalesced=True), name)())
@@ -237,6 +257,10 @@ def test_what_is_not_served_is_named():
     ):
         with pytest.raises(NotImplementedError, match=name):
             case()
-    for mixed in (lambda: x + sparse("cpu"), lambda: torch.sparse.mm(x, torch.ones(4, 2)), lambda: torch.ones(3, 4) * x):
+    for mixed in (
+        lambda: x + sparse("cpu"),
+        lambda: torch.sparse.mm(x, torch.ones(4, 2)),
+        lambda: torch.ones(3, 4) * x,
+    ):
         with pytest.raises(RuntimeError, match="same device"):
             mixed()

@@ -100,7 +100,9 @@ def _write_back(op: OpOverload, args: list[Any], host_args: list[Any], answer: A
     back = {id(host): device for device, host in pairs}
 
     def one(item: Any) -> Any:
-        if isinstance(item, torch.Tensor) and (item.layout not in (torch.strided, torch.sparse_coo) or item.is_quantized):
+        if isinstance(item, torch.Tensor) and (
+            item.layout not in (torch.strided, torch.sparse_coo) or item.is_quantized
+        ):
             kind = "quantized" if item.is_quantized else str(item.layout).removeprefix("torch.")
             raise errors.UnsupportedOpError(
                 errors.message(

@@ -63,7 +63,7 @@ def call_sparse(op: OpOverload, args: list[Any]) -> Any:
 
 def make(indices: Tensor, values: Tensor, size: Sequence[int], *, coalesced: bool = False) -> Tensor:
     """A sparse tensor of these parts."""
-    return torch.sparse_coo_tensor(indices, values, size, check_invariants=False, is_coalesced=coalesced)
+    return torch.sparse_coo_tensor(indices, values, tuple(size), check_invariants=False, is_coalesced=coalesced)
 
 
 def flatten(indices: Iterable[Tensor], sizes: Sequence[int], like: Tensor) -> Tensor:
