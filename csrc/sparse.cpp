@@ -24,8 +24,8 @@ const std::unordered_set<std::string> kComposed = {
     "_coalesced", "_dimI", "_dimV", "_indices", "_nnz", "_values", "dense_dim", "indices", "is_coalesced", "is_pinned",
     "sparse_dim", "values",
     // construction and copies
-    "_pin_memory", "_sparse_coo_tensor_with_dims", "_sparse_coo_tensor_with_dims_and_tensors", "_to_dense", "_to_sparse",
-    "clone", "copy", "copy_sparse_to_sparse", "empty", "empty_like", "resize_as_sparse", "sparse_resize",
+    "_pin_memory", "_sparse_coo_tensor_with_dims", "_sparse_coo_tensor_with_dims_and_tensors", "_to_dense",
+    "_to_sparse", "clone", "copy", "copy_sparse_to_sparse", "empty", "empty_like", "resize_as_sparse", "sparse_resize",
     "sparse_resize_and_clear", "zero", "zeros",
     // shapes
     "_sparse_broadcast_to", "cat", "narrow_copy", "permute", "unsqueeze", "view_as_complex", "view_as_real",
@@ -34,8 +34,8 @@ const std::unordered_set<std::string> kComposed = {
     // reductions
     "any", "native_norm", "norm", "sum",
     // one element at a time, zero where the element is zero
-    "abs", "asin", "asinh", "atan", "atanh", "ceil", "conj_physical", "deg2rad", "erf", "erfinv", "expm1", "floor", "frac",
-    "isinf", "isnan", "isneginf", "isposinf", "log1p", "nan_to_num", "neg", "rad2deg", "relu", "round", "sgn", "sign",
+    "abs", "asin", "asinh", "atan", "atanh", "ceil", "conj_physical", "deg2rad", "erf", "erfinv", "expm1", "floor",
+    "frac", "isinf", "isnan", "isneginf", "isposinf", "log1p", "nan_to_num", "neg", "rad2deg", "relu", "round", "sgn", "sign",
     "signbit", "sin", "sinh", "sqrt", "tan", "tanh", "trunc"};
 const std::unordered_set<std::string> kWithMemory = {"add.out", "mul.out"};
 
@@ -61,7 +61,7 @@ void call_python(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stac
   Activity activity;
   py::gil_scoped_acquire gil;
   try {
-    const auto &name = op.operator_name();
+    const auto& name = op.operator_name();
     const auto count = op.schema().arguments().size();
     const BelowSubclasses guard;
     py::list args;
@@ -78,8 +78,8 @@ void call_python(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stac
 }
 
 void refuse_layout(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack*) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, op.operator_name(), ": the device has dense and sparse COO tensors only, no compressed "
-                              "(CSR and its kin) or nested ones. Make them dense first, or keep them on the CPU");
+  TORCH_CHECK_NOT_IMPLEMENTED(false, op.operator_name(), ": the device has dense and sparse COO tensors only, no "
+                              "compressed (CSR and its kin) or nested ones. Make them dense first, or keep them on the CPU");
 }
 
 torch::CppFunction borrowed(c10::DispatchKey key) {
@@ -89,7 +89,8 @@ torch::CppFunction borrowed(c10::DispatchKey key) {
 
 void register_sparse() {
   using c10::DispatchKey;
-  static auto& library = *new torch::Library(torch::Library::IMPL, "aten", DispatchKey::SparsePrivateUse1, __FILE__, __LINE__);
+  const auto to = DispatchKey::SparsePrivateUse1;
+  static auto& library = *new torch::Library(torch::Library::IMPL, "aten", to, __FILE__, __LINE__);
   for (const auto& name : c10::Dispatcher::singleton().getRegistrationsForDispatchKey(DispatchKey::SparseCPU)) {
     if (name.name.rfind("aten::", 0) != 0) continue;
     const auto packet = name.name.substr(6);
