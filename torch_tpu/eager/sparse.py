@@ -184,7 +184,12 @@ def sparse_mask(x: Tensor, mask: Tensor) -> Tensor:
         )
     if not mask.is_sparse:
         raise errors.UnsupportedOpError("sparse_mask takes a sparse COO mask on the device")
-    values = pick(x, places_of(mask)) if x.is_sparse else x[tuple(mask._indices())] if mask.sparse_dim() else x[None]
+    if x.is_sparse:
+        values = pick(x, places_of(mask))
+    elif mask.sparse_dim():
+        values = x[tuple(mask._indices())]
+    else:
+        values = x.expand(mask._values().shape).clone()
     return make(mask._indices().clone(), values, x.shape, coalesced=mask.is_coalesced())
 
 
