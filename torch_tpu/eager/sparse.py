@@ -262,11 +262,10 @@ def add_to_dense(x: Tensor, y: Tensor, values: Tensor) -> Tensor:
 @operator("mul.out")
 def mul_out(x: Any, y: Any, *, out: Tensor) -> Tensor:
     dtype = torch.result_type(x, y)
-    x, y = (given.to_dense() if is_sparse(given) and not given.dim() else given for given in (x, y))
     if is_sparse(x) and is_sparse(y):
-        return write("mul", out, multiply(x, y, dtype), dtype)
-    if not is_sparse(x) and not is_sparse(y):
-        return write("mul", out, (x * y).to_sparse(), dtype)
+        if x.dim() and y.dim():
+            return write("mul", out, multiply(x, y, dtype), dtype)
+        x, y = (x, y.to_dense()) if not y.dim() else (y, x.to_dense())
     sparse, other = (x, y) if is_sparse(x) else (y, x)
     if isinstance(other, Tensor) and other.dim():
         size = torch.broadcast_shapes(sparse.shape, other.shape)
