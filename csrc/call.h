@@ -3,6 +3,7 @@
 
 #include "plug.h"
 
+#include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/ops/as_strided_native.h>
@@ -108,6 +109,18 @@ struct Packed {
   void argument(const Arg& arg, const c10::IValue& value);
 
   std::deque<c10::IValue> kept;  // list items that have no IValue of their own
+};
+
+// A kernel is below what subclasses of tensors override, such as the shape of an uninitialized parameter.
+class BelowSubclasses {
+  using State = at::impl::TorchFunctionDisabledState;
+  const State before = at::impl::PythonTorchFunctionTLS::get_disabled_state();
+
+ public:
+  BelowSubclasses() {
+    if (before == State::ENABLED) at::impl::PythonTorchFunctionTLS::set_disabled_state(State::SUBCLASSES_DISABLED);
+  }
+  ~BelowSubclasses() { at::impl::PythonTorchFunctionTLS::set_disabled_state(before); }
 };
 
 py::object to_python(const c10::IValue& value);

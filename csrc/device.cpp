@@ -579,19 +579,6 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 
 namespace {
 
-void refuse_layout(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack*) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, op.operator_name(), ": the device has dense tensors only, no sparse or nested ones. "
-                              "Make them dense first, or keep them on the CPU");
-}
-
-}  // namespace
-
-TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_layout>()); }
-TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_layout>()); }
-TORCH_LIBRARY_IMPL(_, NestedTensorPrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_layout>()); }
-
-namespace {
-
 c10::Storage storage_of(const py::handle& tensor) { return THPVariable_Unpack(tensor.ptr()).storage(); }
 
 }  // namespace

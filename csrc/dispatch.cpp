@@ -4,7 +4,6 @@
 // call is tried again. Nothing here knows what an operator means.
 #include "call.h"
 
-#include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/enum_tag.h>
 #include <ATen/core/stack.h>
 #include <torch/csrc/Dtype.h>
@@ -103,18 +102,6 @@ bool share_copy(at::ArrayRef<c10::IValue> args) {
   if (to != from) share_slot(to, from);
   return true;
 }
-
-// A kernel is below what subclasses of tensors override, such as the shape of an uninitialized parameter.
-class BelowSubclasses {
-  using State = at::impl::TorchFunctionDisabledState;
-  const State before = at::impl::PythonTorchFunctionTLS::get_disabled_state();
-
- public:
-  BelowSubclasses() {
-    if (before == State::ENABLED) at::impl::PythonTorchFunctionTLS::set_disabled_state(State::SUBCLASSES_DISABLED);
-  }
-  ~BelowSubclasses() { at::impl::PythonTorchFunctionTLS::set_disabled_state(before); }
-};
 
 // Asks Python to serve a call that has no entry: see `miss` in torch_tpu/eager/dispatch.py.
 py::object call_miss(const char* name, const py::object& callee, const py::list& args, const Packed& packed) {
@@ -473,4 +460,5 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   torch_tpu::bind_dispatch(m);
   torch_tpu::bind_record(m);
   torch_tpu::bind_graph(m);
+  torch_tpu::bind_sparse(m);
 }

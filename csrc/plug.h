@@ -80,5 +80,6 @@ void bind_pack(pybind11::module_& m);
 void bind_record(pybind11::module_& m);
 void bind_dispatch(pybind11::module_& m);
 void bind_graph(pybind11::module_& m);
+void bind_sparse(pybind11::module_& m);
 
 }  // namespace torch_tpu

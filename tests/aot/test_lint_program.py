@@ -301,8 +301,8 @@ def prints():
         return y.exp()
     return printing, (torch.zeros(4, 4),)
 
-def sparse():
-    return lambda x: x.to_sparse(), {"x": torch.zeros(4, 4)}
+def hosted():
+    return lambda x: x.to_sparse_csr(), {"x": torch.zeros(4, 4)}
 """
 
 
@@ -319,7 +319,7 @@ def test_the_command_looks_at_programs(tmp_path, monkeypatch):
     for name, message in (
         ("linted_program:wrong", "must return a function and its arguments"),
         ("linted_program:nothing", "has no function 'nothing'"),
-        ("linted_program:sparse", "linted_program.py:"),
+        ("linted_program:hosted", "linted_program.py:"),
         ("linted_program", "write module:function"),
         ("../linted_program:example", "write module:function"),
         ("nowhere:f", "No module named 'nowhere'"),

@@ -213,8 +213,8 @@ def misfit():
     return wrapped(lambda y: y, 9)
 
 
-def sparse():
-    return wrapped(lambda y: y.to_sparse().to_dense())
+def hosted():
+    return wrapped(lambda y: y.to_sparse_csr().to_dense())
 
 
 class InDictionary(Mean):
@@ -307,8 +307,8 @@ def test_a_loss_in_a_dictionary(module):
             r"^cannot plan: RuntimeError: .*must have same reduction dim.*in forward",
         ),
         (
-            ("--model", "planned_module:sparse", "--mode", "prefill"),
-            r"aten::_to_sparse would run on the CPU, and has no values.*in <lambda>",
+            ("--model", "planned_module:hosted", "--mode", "prefill"),
+            r"aten::_to_sparse_csr would run on the CPU, and has no values.*in <lambda>",
         ),
         (("--model", "planned_module:model", "--topology", "v6e-3"), "does not come with 3 chips"),
         (("--model", "planned_module:model", "--mode", "play"), "no mode 'play'"),

@@ -28,6 +28,7 @@ _wrap: Callable[[Any], Any] = lambda hook: hook  # noqa: E731
 
 HOOKS: dict[str, tuple[str, ...]] = {
     "eager.dispatch": ("resolve", "prepare", "miss", "call_python"),
+    "eager.sparse": ("call_sparse",),
     "eager.fused": ("fuse", "compile_recipe", "run_recipe", "can_run_alone", "failed_value"),
     "compile.graphs": ("miss_graph",),
     "eager.debug": ("check_call", "finish_call", "explain_error"),
@@ -74,6 +75,7 @@ def register() -> None:
     _plug.register_device()
     _plug.register_graphs()
     _plug.register_kernels(SKIPPED)
+    _plug.register_sparse()
     from torch_tpu.device import backend, collectives, imports, module, patches
 
     torch._register_device_module("tpu", module.make())

@@ -100,13 +100,15 @@ def _write_back(op: OpOverload, args: list[Any], host_args: list[Any], answer: A
     back = {id(host): device for device, host in pairs}
 
     def one(item: Any) -> Any:
-        if isinstance(item, torch.Tensor) and (item.layout is not torch.strided or item.is_quantized):
+        if isinstance(item, torch.Tensor) and (
+            item.layout not in (torch.strided, torch.sparse_coo) or item.is_quantized
+        ):
             kind = "quantized" if item.is_quantized else str(item.layout).removeprefix("torch.")
             raise errors.UnsupportedOpError(
                 errors.message(
                     f"{registry.overload_name(op)} makes a {kind} tensor",
                     inputs=args,
-                    why="the device has dense tensors only",
+                    why="the device has dense and sparse COO tensors only",
                     do="move its input to the CPU by .cpu(), and what is made of it back",
                 )
             )

@@ -335,6 +335,18 @@ def index_put_(
     return aten.index_put_(x, expand_masks(x, indices), values, accumulate)
 
 
+@special("_embedding_bag_backward")
+def embedding_bag_backward(grad: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor, *rest: Any) -> Any:
+    """With `sparse=True` the gradient is a sparse tensor, which PyTorch composes."""
+    _, bag_size, _, num_weights, by_freq, mode, sparse, weights, padding = rest
+    if not sparse:
+        return NotImplemented
+    bags = torch.searchsorted(offsets, torch.arange(indices.numel(), device=indices.device), right=True) - 1
+    return aten._embedding_bag_sparse_backward(
+        grad, indices, offsets, bags, bag_size, num_weights, by_freq, mode, weights, padding
+    )
+
+
 @special("copy_")
 def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> Any:
     if target.device.type == "tpu" and source.device.type == "tpu":
