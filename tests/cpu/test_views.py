@@ -122,3 +122,19 @@ def test_empty_views():
     assert x[:, 1:1].shape == (2, 0) and x[:, 1:1].sum().item() == 0
     x[:, 1:1] = 5
     assert x.sum().item() == 6 and x.narrow(0, 2, 0).tolist() == []
+
+
+def test_a_tensor_copied_into_a_view_of_itself():
+    """Into its negative, conjugate or transpose it is no copy of what is there already."""
+    for device in ("cpu", "tpu"):
+        x = torch.tensor([1.0, -2.0], device=device)
+        x._neg_view().copy_(x)
+        assert x.tolist() == [-1, 2]
+        z = torch.tensor([1 + 2j, 3 - 1j], device=device)
+        z.conj().copy_(z)
+        assert z.tolist() == [1 - 2j, 3 + 1j]
+    x = torch.arange(4.0, device="tpu").view(2, 2)
+    x.t().copy_(x)
+    assert x.tolist() == [[0, 2], [1, 3]]
+    x.copy_(x)
+    assert x.tolist() == [[0, 2], [1, 3]]

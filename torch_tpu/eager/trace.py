@@ -134,8 +134,9 @@ class Trace:
         """
         cell, offset = self.cell(tensor), self.offsets.get(id(tensor))
         value = hlo.broadcast_to(hlo.convert(value, tensor.dtype), tuple(tensor.shape))
-        if cell.value is not None and value.name == cell.value.name and value.shape == cell.value.shape:
-            return  # what is there already
+        is_there = cell.value is not None and (value.name, value.shape) == (cell.value.name, cell.value.shape)
+        if is_there and views.is_whole(tensor) and tensor.is_contiguous():
+            return
         if uniform:
             for dim, stride in enumerate(tensor.stride()):
                 if stride == 0 and tensor.shape[dim] > 1:

@@ -315,7 +315,7 @@ def exponential(ctx: Context, x: Value, lambd: float = 1.0) -> Value:
     require(lambd > 0, f"exponential_ expects lambd > 0, got {lambd}")
     compute = hlo.compute_dtype(ctx.out.dtype)
     drawn = -log_uniform(ctx, ctx.out.shape, compute) / number(lambd, compute)
-    return hlo.maximum(drawn, 2.0**-24) if ctx.out.dtype is torch.float16 else drawn
+    return hlo.maximum(drawn, 2.0**-24) if ctx.out.dtype is torch.float16 and not math.isinf(lambd) else drawn
 
 
 @lowering("cauchy", random=True, data=("median",))
