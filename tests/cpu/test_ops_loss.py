@@ -75,6 +75,7 @@ def test_margins_and_divergences():
     check("triplet_margin_loss", (3, 4), (3, 4), (3, 4))
     check("multi_margin_loss", (3, 4), index(3, high=4))
     check("multi_margin_loss", (3, 4), index(3, high=4), p=2, margin=0.5)
+    check("multi_margin_loss", (), index(high=1))  # one class
     check("multilabel_margin_loss", (2, 4), values([[3, 0, -1, 1], [-1, 0, 1, 2]], torch.int64))
     check("multilabel_soft_margin_loss", (3, 4), random(3, 4, low=0, high=1))
     check("kl_div", (3, 4), random(3, 4, low=0, high=1), reduction="batchmean")
