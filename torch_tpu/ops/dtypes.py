@@ -15,8 +15,8 @@ _POOLING = "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adapti
 _RESIZING = """upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d
     _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d
     _upsample_bilinear2d_aa _upsample_bicubic2d_aa"""
-_FLOATING = """hardsigmoid hardswish hardshrink _prelu_kernel igamma igammac histc histogram nll_loss_forward nll_loss2d_forward
-    multi_margin_loss multilabel_margin_loss_forward max_unpool2d max_unpool3d max_pool2d_with_indices_backward
+_FLOATING = """hardsigmoid hardswish hardshrink _prelu_kernel igamma igammac histogram nll_loss_forward nll_loss2d_forward
+    multi_margin_loss multilabel_margin_loss_forward max_pool2d_with_indices_backward
     segment_reduce"""
 REFUSED: dict[str, frozenset[str]] = {
     kind: frozenset(" ".join(names).split())
@@ -25,7 +25,7 @@ REFUSED: dict[str, frozenset[str]] = {
             _RESIZING,
             _FLOATING,
             _POOLING.replace("_adaptive_avg_pool2d ", ""),
-            "abs addmm addmv addbmm baddbmm bmm mm mv dot vdot addcmul trace convolution convolution_overrideable",
+            "addmm addmv addbmm baddbmm bmm mm mv dot vdot addcmul convolution convolution_overrideable",
             "ceil floor round trunc clamp relu threshold kthvalue median nanmedian topk argmax argmin bucketize",
             "searchsorted gcd index_reduce max_pool2d_with_indices max_pool3d_with_indices reflection_pad1d",
         ),
@@ -37,11 +37,11 @@ REFUSED: dict[str, frozenset[str]] = {
             "gcd lcm median nanmedian native_group_norm native_batch_norm",
             "_adaptive_avg_pool2d _adaptive_avg_pool3d avg_pool2d avg_pool3d glu mish gelu logit",
             "index_reduce hypot xlogy special_xlog1py special_spherical_bessel_j0",
-            "smooth_l1_loss mse_loss huber_loss nansum nll_loss_forward nll_loss2d_forward",
+            "smooth_l1_loss mse_loss huber_loss nll_loss_forward nll_loss2d_forward",
         ),
     }.items()
 }
-"""What the kernels for no device of PyTorch's take, by the kind of their first tensor's dtype."""
+"""What PyTorch's kernels take neither on CPUs nor on GPUs, by the kind of their first tensor's dtype."""
 
 ALIKE = {"aten::heaviside": ("self", "values"), "aten::linalg_lstsq": ("self", "b")}
 """Operators of which the tensors with these names have one dtype."""
