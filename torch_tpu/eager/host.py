@@ -24,26 +24,9 @@ from torch_tpu.tensor import views
 
 OPERATORS: dict[str, Callable[..., Any]] = {}
 SPECIAL: dict[str, Callable[..., Any]] = {}
+operator, special = registry.adding_to(OPERATORS), registry.adding_to(SPECIAL)
 
 aten = torch.ops.aten
-
-
-def operator(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        for name in names:
-            OPERATORS[f"aten::{name}"] = function
-        return function
-
-    return register
-
-
-def special(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        for name in names:
-            SPECIAL[f"aten::{name}"] = function
-        return function
-
-    return register
 
 
 # ------------------------------------------------------------------------------------------------ reading values

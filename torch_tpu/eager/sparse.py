@@ -17,17 +17,9 @@ from torch_tpu import errors
 from torch_tpu.ops import registry
 
 OPERATORS: dict[str, Callable[..., Any]] = {}
+operator = registry.adding_to(OPERATORS)
 
 aten = torch.ops.aten
-
-
-def operator(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        for name in names:
-            OPERATORS[f"aten::{name}"] = function
-        return function
-
-    return register
 
 
 def call_sparse(op: OpOverload, args: list[Any]) -> Any:

@@ -174,6 +174,21 @@ def lowering(
     return register
 
 
+def adding_to(
+    table: dict[str, Callable[..., Any]],
+) -> Callable[..., Callable[[Callable[..., Any]], Callable[..., Any]]]:
+    """A decorator with names of ATen overloads, under which it puts functions into a table."""
+
+    def named(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+            table.update(dict.fromkeys((f"aten::{name}" for name in names), function))
+            return function
+
+        return register
+
+    return named
+
+
 def resolve(name: str) -> torch._ops.OpOverload:
     """ "add.Tensor" -> torch.ops.aten.add.Tensor; a name with a namespace ("prims::x") is taken as it is."""
     namespace, _, rest = name.rpartition("::")
