@@ -416,3 +416,12 @@ def test_the_trainer_of_transformers(tmp_path):
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert arguments.device.type == next(model.parameters()).device.type == DEVICE
     assert losses[2] < losses[0]
+
+
+def test_sizes_are_compared_across_devices():
+    """PyTorch asks so before it copies the tangents of dual tensors."""
+    x = torch.ones(2, 1, device=DEVICE)
+    assert torch.ops.aten.is_same_size(x, torch.ones(2, 1)) and not torch.ops.aten.is_same_size(x, torch.ones(1, 2))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(torch.ones(2, 1), torch.ones(2, 1))
+        assert x.copy_(dual).tolist() == [[1.0], [1.0]]
