@@ -283,3 +283,13 @@ def test_element_types_of_programs():
     text = f"@main({', '.join(f'%a: tensor<2x?x{kind}>' for kind in kinds.split())}) -> () {{\n%1 = tensor<i16>"
     words = "bool int8 uint8 int32 uint64 float16 bfloat16 float32 float64 complex64 complex128 f8E5M2"
     assert mlir.element_types(text) == words.split()
+
+
+def test_the_first_operator_does_not_import_what_it_does_not_need():
+    code = """
+import sys, torch
+print(torch.ones(3, device="tpu").sum().item())
+print(sorted({"sympy", "torch._dynamo", "jaxlib.mlir.dialects.stablehlo"} & set(sys.modules)))
+"""
+    done = python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="1")
+    assert done.stdout.splitlines() == ["3.0", "[]"], done.stderr

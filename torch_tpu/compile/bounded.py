@@ -24,13 +24,12 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
-from torch.utils._sympy.value_ranges import ValueRanges
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from torch_tpu import _plug
 from torch_tpu.compile.bounds import Bounds
 from torch_tpu.eager import padded
 from torch_tpu.errors import BoundedError
-from torch_tpu.hlo import dims
 from torch_tpu.tensor import views
 
 Size = Any
@@ -372,7 +371,7 @@ def upper(size: Size, known: Mapping[Any, int]) -> int:
     if found is not None:
         return found
     low = {symbol: ValueRanges(LEAST, most) for symbol, most in known.items()}
-    return int(dims.bound_sympy(size, low).upper)
+    return int(bound_sympy(size, low).upper)
 
 
 LEAST = 2

@@ -15,12 +15,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-import sympy
-from torch.utils._sympy.functions import FloorDiv, Mod
-from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
-
 from torch_tpu.errors import BoundedError
 from torch_tpu.hlo.core import Function, Value, current
+from torch_tpu.hlo.lazily import Lazily
+
+if TYPE_CHECKING:
+    import sympy
+    from torch.utils._sympy import functions, value_ranges
+else:  # 0.3 s, which programs without bounded dimensions need not wait for
+    sympy = Lazily("sympy")
+    functions = Lazily("torch.utils._sympy.functions")
+    value_ranges = Lazily("torch.utils._sympy.value_ranges")
 
 
 class Symbol(NamedTuple):
@@ -59,11 +64,11 @@ def interval(size: Any) -> tuple[int, int]:
     function = current()
     found: tuple[int, int] | None = function.intervals.get(expr)
     if found is None:
-        ranges = {symbol: ValueRanges(known.least, known.most) for symbol, known in function.sizes.items()}
+        ranges = {symbol: value_ranges.ValueRanges(known.least, known.most) for symbol, known in function.sizes.items()}
         unknown = expr.free_symbols - ranges.keys()
         if unknown:
             raise BoundedError(f"the size {expr} depends on {', '.join(map(str, unknown))}, of which nothing is known")
-        got = bound_sympy(expr, ranges)
+        got = value_ranges.bound_sympy(expr, ranges)
         try:
             found = int(got.lower), int(got.upper)
         except (TypeError, OverflowError):
@@ -194,7 +199,7 @@ class _Dim:
         if not _is_size(other):
             return NotImplemented
         divisor = as_expr(other)
-        return 0 if exact_quotient(self.expr, divisor) is not None else dim(Mod(self.expr, divisor))
+        return 0 if exact_quotient(self.expr, divisor) is not None else dim(functions.Mod(self.expr, divisor))
 
     def __rmod__(self, other: Any) -> Any:
         if not _is_size(other):
@@ -202,7 +207,7 @@ class _Dim:
         least, _ = interval(self)
         if -least <= other < least:
             return other if other >= 0 else self + other
-        return dim(Mod(as_expr(other), self.expr))
+        return dim(functions.Mod(as_expr(other), self.expr))
 
     def __divmod__(self, other: Any) -> Any:
         return self // other, self % other
@@ -255,7 +260,7 @@ def exact_quotient(size: Any, divisor: Any) -> Any | None:
 
 def quotient(size: Any, divisor: Any) -> Any:
     exact = exact_quotient(size, divisor)
-    return FloorDiv(size, divisor) if exact is None else exact
+    return functions.FloorDiv(size, divisor) if exact is None else exact
 
 
 def varies(shape: Sequence[int]) -> bool:

@@ -5,9 +5,10 @@ What this file writes itself, it writes in ints: vectors as long as a bound, whi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import sympy
 import torch
 
 from torch_tpu.errors import BoundedError
@@ -27,6 +28,9 @@ from torch_tpu.hlo.dims import (
     merge,
 )
 from torch_tpu.hlo.types import tensor_type
+
+if TYPE_CHECKING:
+    import sympy
 
 
 def retag(x: Value, shape: Sequence[int]) -> Value:
@@ -59,8 +63,9 @@ def _emit_size(expr: sympy.Expr) -> Value:
         return arith.scalar(int(expr), torch.int64)
     if expr.is_Symbol:
         return arith.convert(current().sizes[expr].value, torch.int64)
-    if isinstance(expr, sympy.Pow) and expr.exp.is_Integer and expr.exp > 0:
-        return _evaluate(sympy.Mul(*[expr.base] * int(expr.exp), evaluate=False))
+    if expr.is_Pow and expr.exp.is_Integer and expr.exp > 0:
+        base = _evaluate(expr.base)
+        return functools.reduce(arith.multiply, [base] * int(expr.exp))
     fold = {"Add": arith.add, "Mul": arith.multiply, "Max": arith.maximum, "Min": arith.minimum}.get(
         type(expr).__name__
     )
@@ -287,7 +292,7 @@ def reshape(x: Value, shape: Sequence[int]) -> Value:
 
 
 def _factors(size: int) -> Factors:
-    return size.laid_out() if isinstance(size, Dim) else (Factor(sympy.Integer(size), size),)
+    return size.laid_out() if isinstance(size, Dim) else (Factor(as_expr(size), size),)
 
 
 def _bitcast(x: Value, shape: Sequence[int]) -> Value:
@@ -319,7 +324,7 @@ def _regroup(factors: Sequence[Factor], sizes: Sequence[sympy.Expr]) -> list[lis
                 return None
             group.append(Factor(missing, factor.bound // int(inner)))
             queue.append(Factor(inner, int(inner)))
-            missing = sympy.Integer(1)
+            missing = as_expr(1)
         groups.append(group)
     return groups if not queue else None
 

@@ -8,8 +8,7 @@ from io import BytesIO
 from typing import Any
 
 from jaxlib.mlir import ir
-from jaxlib.mlir._mlir_libs import _jax_mlir_ext
-from jaxlib.mlir.dialects import chlo, stablehlo
+from jaxlib.mlir._mlir_libs import _chlo, _jax_mlir_ext, _stablehlo
 
 
 @cache
@@ -19,8 +18,8 @@ def context() -> Any:
     result = ir.Context()
     result.append_dialect_registry(registry)
     result.load_all_available_dialects()
-    stablehlo.register_dialect(result)
-    chlo.register_dialect(result)
+    _stablehlo.register_dialect(result)
+    _chlo.register_dialect(result)
     return result
 
 
@@ -49,22 +48,22 @@ def portable_artifact(text: str, version: str | None = None) -> bytes:
     Args:
         version: the oldest StableHLO that is to read it; this one if None.
     """
-    return bytes(stablehlo.serialize_portable_artifact_str(text, version or stablehlo.get_current_version()))
+    return bytes(_stablehlo.serialize_portable_artifact_str(text, version or _stablehlo.get_current_version()))
 
 
 def from_portable_artifact(artifact: bytes) -> str:
     """The text of a portable artifact."""
-    return str(ir.Module.parse(stablehlo.deserialize_portable_artifact_str(artifact), context()))
+    return str(ir.Module.parse(_stablehlo.deserialize_portable_artifact_str(artifact), context()))
 
 
 def dot_numbers(operation: Any) -> Any:
     """The dimension numbers of a `stablehlo.dot_general`."""
-    return stablehlo.DotDimensionNumbers(operation.attributes["dot_dimension_numbers"])
+    return _stablehlo.DotDimensionNumbers(operation.attributes["dot_dimension_numbers"])
 
 
 def convolution_numbers(operation: Any) -> Any:
     """The dimension numbers of a `stablehlo.convolution`."""
-    return stablehlo.ConvDimensionNumbers(operation.attributes["dimension_numbers"])
+    return _stablehlo.ConvDimensionNumbers(operation.attributes["dimension_numbers"])
 
 
 _ELEMENT = re.compile(r"tensor<(?:[^<>]*x)?(complex<f\d+>|[a-z]+\d+[A-Z0-9]*)>")
