@@ -92,3 +92,21 @@ def test_a_tensor_of_numbers():
         return torch._foreach_addcmul([x, y], [x, y], [x, y], torch.tensor([0.5, 2.0]))
 
     check(run, (2,), (3,), grad=False)
+
+
+def test_elements_that_share_memory_change_in_turns():
+    def twice(x):
+        x = x.clone()
+        torch._foreach_mul_([x, x], 2)
+        torch._foreach_mul_([x, x[0]], [2, 3])
+        torch._foreach_add_([x[1], x[0]], [x[0], x[1]], alpha=2)
+        return x
+
+    check(twice, (2, 3), dtypes=(F32, I64), grad=False)
+
+
+def test_the_elements_of_one_buffer():
+    buffer = torch.ones(12, device="tpu")
+    parts = list(buffer.view(4, 3).unbind())
+    torch._foreach_add_(parts, torch.arange(4.0, device="tpu").unbind())
+    assert buffer.cpu().tolist() == [float(1 + place // 3) for place in range(12)]

@@ -166,8 +166,20 @@ class Trace:
             return op(*args, **kwargs)
         rule = schema.lowering_of(op)
         if rule is not None and self.platform in rule.platforms and not rule.dynamic:
-            return self._lower(op, rule, _bind_arguments(op, args, kwargs), data or {})
+            bound = _bind_arguments(op, args, kwargs)
+            if op._schema.name.startswith("aten::_foreach_") and len(rows := _rows(op, bound)) > 1 and _meet(rows):
+                return self._in_turns(op, bound, data or {})
+            return self._lower(op, rule, bound, data or {})
         return self._decompose(op, args, kwargs)
+
+    def _in_turns(self, op: OpOverload, bound: Mapping[str, Any], data: Mapping[tuple[int, int], Value]) -> None:
+        """An operator that writes to a list, where what it does to one element changes what it reads for the next."""
+        lists = {name: value for name, value in bound.items() if isinstance(value, (list, tuple))}
+        several = {place for place, argument in enumerate(op._schema.arguments) if argument.name in lists}
+        for index in range(max(map(len, lists.values()))):
+            row = {**bound, **{name: [value[index]] for name, value in lists.items()}}
+            own = {(place, 0): value for (place, item), value in data.items() if place not in several or item == index}
+            self.call(op, (), row, own)
 
     def _decompose(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         for function in decomp.candidates(op):
@@ -506,6 +518,37 @@ def _is_default(argument: torch._C.Argument, value: Any) -> bool:
 
 def _bind_arguments(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {argument.name: value for argument, value in zip(op._schema.arguments, args, strict=False)} | dict(kwargs)
+
+
+def _rows(op: OpOverload, bound: Mapping[str, Any]) -> list[list[torch.Tensor]]:
+    """The tensors that belong together in the lists of an operator that writes to the first one; else nothing."""
+    first = op._schema.arguments[0]
+    if first.alias_info is None or not first.alias_info.is_write:
+        return []
+    lists = [value for value in bound.values() if isinstance(value, (list, tuple))]
+    if len({len(value) for value in lists}) != 1:
+        return []  # which PyTorch's meta kernel refuses
+    return [[item for item in row if isinstance(item, torch.Tensor)] for row in zip(*lists, strict=True)]
+
+
+def _meet(rows: Sequence[Sequence[torch.Tensor]]) -> bool:
+    """Whether the first tensor of a row may share memory with a tensor of another row."""
+    spans: dict[int, list[tuple[int, int, int, bool]]] = {}
+    for index, row in enumerate(rows):
+        for tensor in row:
+            start, end = views.span(tensor)
+            spans.setdefault(tensor.untyped_storage()._cdata, []).append((start, end, index, tensor is row[0]))
+    for found in spans.values():
+        reached, together, written = 0, set[int](), False
+        for start, end, index, is_first in sorted(found):
+            if start >= reached:
+                together, written = set(), False
+            reached = max(reached, end)
+            together.add(index)
+            written |= is_first
+            if written and len(together) > 1:
+                return True
+    return False
 
 
 def _call_arguments(op: OpOverload, bound: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:

@@ -90,6 +90,13 @@ def is_whole(tensor: torch.Tensor) -> bool:
     )
 
 
+def span(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where in its storage a tensor's memory begins and ends, in bytes."""
+    steps = (stride * (size - 1) for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    start, length = tensor.storage_offset(), sum(steps) + 1 if tensor.numel() else 0
+    return start * tensor.dtype.itemsize, (start + length) * tensor.dtype.itemsize
+
+
 def dense_like(size: Sequence[int], stride: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The dimensions' order in memory and the strides of a dense tensor that is laid out as a part of another one is.
 
