@@ -50,7 +50,7 @@ struct Result {
   at::ScalarType dtype = at::kFloat;
   int64_t aval = 0;
   int64_t place = 0;   // of the argument, or of the result that a view is of
-  int64_t offset = 0;  // of a view, behind that of what it is a view of
+  int64_t offset = 0;  // of a view, in bytes, behind that of what it is a view of
   size_t bytes = 0;
   c10::IValue constant;
 };
@@ -132,7 +132,10 @@ std::vector<c10::IValue> record(const std::shared_ptr<Entry>& entry, const Packe
 
 // A change of the base counts for the view, as it does for views that autograd makes.
 inline at::Tensor view_of(const at::Tensor& base, const Result& view) {
-  auto made = at::native::as_strided_tensorimpl(base, view.size, view.stride, base.storage_offset() + view.offset);
+  auto made = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(base.storage()), base.key_set(),
+                                                       c10::scalarTypeToTypeMeta(view.dtype));
+  const auto bytes = base.storage_offset() * static_cast<int64_t>(base.itemsize()) + view.offset;
+  made.unsafeGetTensorImpl()->set_sizes_and_strides(view.size, view.stride, bytes / static_cast<int64_t>(made.itemsize()));
   if (!made.is_inference()) made.unsafeGetTensorImpl()->set_version_counter(base.unsafeGetTensorImpl()->version_counter());
   return made;
 }

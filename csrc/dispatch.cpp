@@ -334,12 +334,13 @@ Result parse_result(const py::handle& item) {
       }
       return result;
     }
-    if (py::isinstance<py::str>(fields[0])) {  // ("argument" or "result", place, size, stride, offset)
+    if (py::isinstance<py::str>(fields[0])) {  // ("argument" or "result", place, size, stride, dtype, offset)
       result.kind = fields[0].cast<std::string>() == "argument" ? Result::kViewOfArgument : Result::kViewOfResult;
       result.place = fields[1].cast<int64_t>();
       result.size = fields[2].cast<std::vector<int64_t>>();
       result.stride = fields[3].cast<std::vector<int64_t>>();
-      result.offset = fields[4].cast<int64_t>();
+      result.dtype = reinterpret_cast<THPDtype*>(fields[4].ptr())->scalar_type;
+      result.offset = fields[5].cast<int64_t>();
       return result;
     }
     result.size = fields[0].cast<std::vector<int64_t>>();

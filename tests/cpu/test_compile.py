@@ -177,6 +177,18 @@ def test_views_among_results_share_memory(counters):
         assert view.untyped_storage().data_ptr() == base.untyped_storage().data_ptr()
     assert torch.equal(rest.cpu(), doubled.cpu()[1:]) and torch.equal(flat.cpu(), x.cpu().view(-1)[3:])
 
+    def words(x):
+        doubled = x * 2
+        return doubled, doubled.view(torch.int32), doubled.view(torch.int16)[1:], x.view(torch.int32)[2:]
+
+    for dynamic in (False, True):
+        given = torch.randn(5, 4)
+        found = torch.compile(words, backend="tpu", dynamic=dynamic)(given.to("tpu"))
+        for one, other in zip(words(given), found, strict=True):
+            assert torch.equal(other.cpu(), one)
+        found[1].fill_(0)
+        assert not found[0].cpu().any() and not found[2].cpu().any()
+
     loss = torch.compile(lambda x: (x @ weight.t()).sin().sum(), backend="tpu")(x.requires_grad_())
     with torch.no_grad():
         weight.mul_(2)

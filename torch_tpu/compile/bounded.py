@@ -82,7 +82,7 @@ class Plan:
     """The sizes of outputs that have bounded dimensions, and outputs that are sizes."""
     computed: dict[int, tuple[type, Any]] = field(default_factory=dict)
     """Outputs that are floats or bools computed from sizes: what they are, and the expression."""
-    aliases: dict[int, tuple[str, int]] = field(default_factory=dict)
+    aliases: dict[int, tuple[str, int, torch.dtype]] = field(default_factory=dict)
     """Outputs that are views: of which input ("input", place) or other output ("output", place)."""
     same: dict[Any, Any] = field(default_factory=dict)
     equal: list[tuple[Place, Place]] = field(default_factory=list)
@@ -236,12 +236,19 @@ def _find_views(
         if isinstance(fake, torch.Tensor) and (place not in between or _is_whole(fake)):
             owners.setdefault(_storage(fake), ("input", place))
     tensors = [place for place, value in enumerate(values) if isinstance(value, torch.Tensor)]
-    for place in sorted(tensors, key=lambda place: -_elements(values[place])):
+    for place in sorted(tensors, key=lambda place: not _is_whole(values[place])):
         if _is_whole(values[place]):
             owners.setdefault(_storage(values[place]), ("output", place))
         owner = owners.get(_storage(values[place]))
-        if owner not in (None, ("output", place)) and items[place] not in inputs:
-            made.aliases[place] = owner
+        if owner is not None and owner != ("output", place) and items[place] not in inputs:
+            made.aliases[place] = (*owner, values[place].dtype)
+
+
+def _alias(base: torch.Tensor, dtype: torch.dtype, size: Sequence[int], stride: Sequence[int], offset: int) -> Any:
+    """A tensor on the storage of another one."""
+    if dtype == base.dtype:
+        return base.as_strided(size, stride, offset)
+    return torch.empty(0, dtype=dtype, device=base.device).set_(base.untyped_storage(), offset, size, stride)
 
 
 def _is_whole(fake: torch.Tensor) -> bool:
@@ -332,8 +339,9 @@ class BoundedRun:
                     answer[place] = args[given_at[id(item)]]
                 else:
                     answer[place] = padded.real_tensor(item, [int(size) for size in sizes])
-            for place, (kind, owner) in made.aliases.items():
-                answer[place] = (args if kind == "input" else answer)[owner].as_strided(*evaluated[place])
+            for place, (kind, owner, dtype) in made.aliases.items():
+                base = (args if kind == "input" else answer)[owner]
+                answer[place] = _alias(base, dtype, *evaluated[place])
         return answer
 
     def _write_back(self, target: torch.Tensor, whole: torch.Tensor, before: Any) -> None:

@@ -293,9 +293,12 @@ def _describe(call: Call, args: Sequence[Any], outputs: Sequence[Any]) -> tuple[
             returns.append(places[id(item)])
         else:
             kind, source, base = owners.get(_storage(item), ("result", place, item))
-            if (kind, source) != ("result", place) and _is_same_kind(item, base):
-                offset = item.storage_offset() - base.storage_offset()
-                returns.append((kind, source, list(item.shape), list(item.stride()), offset))
+            if (kind, source) != ("result", place) and (item.is_conj(), item.is_neg()) == (
+                base.is_conj(),
+                base.is_neg(),
+            ):
+                offset = item.storage_offset() * item.dtype.itemsize - base.storage_offset() * base.dtype.itemsize
+                returns.append((kind, source, list(item.shape), list(item.stride()), item.dtype, offset))
                 continue
             made, value = call.new_tensor(item)
             returns.append(made)
@@ -305,11 +308,6 @@ def _describe(call: Call, args: Sequence[Any], outputs: Sequence[Any]) -> tuple[
 
 def _storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
-
-
-def _is_same_kind(view: torch.Tensor, base: torch.Tensor) -> bool:
-    """Whether sizes, strides and an offset make the view from its base."""
-    return view.dtype == base.dtype and view.is_conj() == base.is_conj() and view.is_neg() == base.is_neg()
 
 
 def _report(graph: Graph, program: Program) -> None:

@@ -3,8 +3,8 @@
 `prepare` says once for each overload how it is served; `miss` traces a call with a new signature into a program and
 installs it. Both are called by the plug. An entry lists, for each return of the schema, a new tensor as
 (size, stride, dtype, aval, bytes), the position of an argument, None, a list of these, or, of a graph, a number as
-("constant", number) and a view as ("argument" or "result", its position, size, stride, offset); and the storages that are
-written as (operand, aval, bytes). Its program returns the new tensors' arrays and then the written storages'.
+("constant", number) and a view as ("argument" or "result", its position, size, stride, dtype, offset in bytes); and the
+storages that are written as (operand, aval, bytes). Its program returns the new tensors' arrays and then the written storages'.
 """
 
 from __future__ import annotations

@@ -133,8 +133,10 @@ def cut_rows(
         _plug.set_value(whole, array, aval_id(shape, dtype), num_bytes(shape, dtype))
         dim = (along or 0) if len(shape) > 1 else 0
         if (rule.padded is None or index in rule.padded) and shape[dim] > count:
-            whole = whole.narrow(dim, 0, count).clone(memory_format=torch.contiguous_format)
-        tensors.append(whole)
+            whole = whole.narrow(dim, 0, count)
+            if not rule.column_major:
+                whole = whole.clone(memory_format=torch.contiguous_format)
+        tensors.append(whole.t().contiguous().t() if rule.column_major else whole)
     return tensors[0] if len(op._schema.returns) == 1 else tuple(tensors)
 
 

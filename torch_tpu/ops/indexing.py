@@ -251,7 +251,7 @@ def set_positions(x: Value, bound: int) -> tuple[Value, Value]:
     return hlo.stack(columns[::-1], 1), count
 
 
-@lowering("nonzero", dynamic=True)
+@lowering("nonzero", dynamic=True, column_major=True)
 def nonzero(ctx: Context, x: Value) -> list[Value]:
     coordinates, count = set_positions(x, x.numel)
     return [hlo.convert(coordinates, torch.int64), hlo.convert(count, torch.int64)]

@@ -108,6 +108,8 @@ class Lowering:
     padded_along: str | None = None
     """For `dynamic`: the int argument that names the dimension along which a result of several dimensions is padded,
     if that is given and not None; otherwise it is dimension 0."""
+    column_major: bool = False
+    """For `dynamic`: the columns of its result are contiguous, so that each is a vector of indices."""
     inferred: bool = False
     """PyTorch's meta kernel is wrong for it: shapes and dtypes are those the lowering returns, and `ctx.outs` is
     empty."""
@@ -134,6 +136,7 @@ def lowering(
     dynamic: bool = False,
     padded: Sequence[int] | None = None,
     padded_along: str | None = None,
+    column_major: bool = False,
     inferred: bool = False,
     writes: Sequence[str] = (),
     format_of: Sequence[str] = (),
@@ -164,6 +167,7 @@ def lowering(
                 dynamic,
                 None if padded is None else tuple(padded),
                 padded_along,
+                column_major,
                 inferred,
                 tuple(writes),
                 tuple(format_of),

@@ -92,8 +92,8 @@ def is_whole(tensor: torch.Tensor) -> bool:
 
 def span(tensor: torch.Tensor) -> tuple[int, int]:
     """Where in its storage a tensor's memory begins and ends, in bytes."""
-    steps = (stride * (size - 1) for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    start, length = tensor.storage_offset(), sum(steps) + 1 if tensor.numel() else 0
+    steps = (stride * (size - 1) for size, stride in zip(tuple(tensor.shape), tensor.stride(), strict=True))
+    start, length = int(tensor.storage_offset()), sum(steps) + 1 if tensor.numel() else 0
     return start * tensor.dtype.itemsize, (start + length) * tensor.dtype.itemsize
 
 
