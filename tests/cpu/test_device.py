@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy
 import pytest
 import torch
@@ -405,6 +407,14 @@ def test_results_that_are_cast_to_the_dtype_of_out(counters):
         found = getattr(torch, name)(x.to(DEVICE), *dim, out=out.to(DEVICE))
         torch.testing.assert_close(found.cpu(), getattr(torch, name)(x, *dim, out=out), rtol=1e-6, atol=1e-6)
     assert not counters.fallbacks
+
+
+@pytest.mark.parametrize("device", ["cpu", DEVICE])
+def test_an_out_tensor_of_another_size_warns(device):
+    x, mask = torch.tensor([1.0, 2.0, 4.0], device=device), torch.tensor([True, False, True], device=device)
+    for call in (partial(torch.masked_select, x, mask), partial(torch.cumsum, x, 0)):
+        with pytest.warns(UserWarning, match="An output with one or more elements was resized"):
+            call(out=torch.ones(5, device=device))
 
 
 def test_padded_batches_in_transformer_modules(counters):

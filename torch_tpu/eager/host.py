@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch._ops import OpOverload
+from torch._prims_common.wrappers import _resize_output_check
 
 from torch_tpu import _plug, errors, hlo
 from torch_tpu.eager import transfer
@@ -181,7 +182,7 @@ def write_out(op: OpOverload, args: Sequence[Any]) -> Any:
     targets = [value for argument, value in pairs if argument.is_out]
     for target, result in zip(targets, results, strict=True):
         _refuse_target(op, target, result, exact=not schema.casts_out(op))
-        if target.shape != result.shape:
+        if _resize_output_check(target, result.shape):  # and warns
             target.resize_(result.shape)
         target.copy_(result)
     return targets[0] if len(targets) == 1 else tuple(targets)
