@@ -30,6 +30,9 @@ struct Arg {
   std::optional<c10::IValue> fallback;
 };
 
+// Which elements a tensor that is written may share with one that is read: any, none, or only all of them in the same order.
+enum class Overlap : uint8_t { kAny, kWhole, kNone };
+
 // An ATen overload, or a graph of torch.compile, which has no handle.
 struct Op {
   Op(std::optional<c10::OperatorHandle> handle, int64_t id) : handle(handle), id(id) {}
@@ -39,6 +42,7 @@ struct Op {
   Kind kind = Kind::kUnknown;
   Part part = Part::kOperator;
   bool writes = false, is_copy = false, reads_views = false;
+  Overlap overlap = Overlap::kAny;
   int64_t counted = -1;  // of arange: the argument that says where to end
   std::vector<Arg> args;
   py::object overload;  // torch._ops.OpOverload
@@ -92,6 +96,7 @@ struct Packed {
   std::vector<int64_t> written;
   c10::IValue generator;
   bool cacheable = true, reads_views = false;
+  bool shares = false;  // two of the tensors are on one storage
 
   void pack(const Op& op, at::ArrayRef<c10::IValue> args);
   void clear();

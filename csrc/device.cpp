@@ -7,6 +7,8 @@
 #include <ATen/InferSize.h>
 #include <ATen/core/GeneratorForPrivateuseone.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/native/ResizeCommon.h>
+#include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_has_compatible_shallow_copy_type_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
@@ -478,22 +480,28 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 
 // ------------------------------------------------------------------------------------ factories and views
 
+// torch.use_deterministic_algorithms, with torch.utils.deterministic.fill_uninitialized_memory.
+bool fills_memory() {
+  return at::globalContext().deterministicAlgorithms() && at::globalContext().deterministicFillUninitializedMemory();
+}
+
 at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
                  std::optional<at::Device> device, std::optional<bool> pin_memory,
                  std::optional<at::MemoryFormat> format) {
   TORCH_CHECK(!layout || *layout == at::kStrided, "tpu tensors are strided; there is no layout ", *layout, " on tpu");
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
   TORCH_CHECK(!device || device->index() <= 0, "this process drives one tpu device; there is no ", *device);
-  auto made = at::detail::empty_generic(size, &opaque_allocator, kKeys, c10::dtype_or_default(dtype), format);
+  at::Tensor made = at::detail::empty_generic(size, &opaque_allocator, kKeys, c10::dtype_or_default(dtype), format);
   if (size.size() > 1 && made.is_contiguous()) slot_of(made.storage())->planned = size.vec();
-  return made;
+  return fills_memory() ? at::native::fill_empty_deterministic_(made) : made;
 }
 
 at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype,
                          std::optional<at::Layout>, std::optional<at::Device> device, std::optional<bool> pin_memory) {
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
   TORCH_CHECK(!device || device->index() <= 0, "this process drives one tpu device; there is no ", *device);
-  return new_tensor(size, stride, c10::dtype_or_default(dtype));
+  auto made = new_tensor(size, stride, c10::dtype_or_default(dtype));
+  return fills_memory() ? at::native::fill_empty_deterministic_(made) : made;
 }
 
 void grow(c10::StorageImpl* storage, size_t bytes) {
@@ -509,9 +517,10 @@ const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size, std::opt
   impl->set_sizes_contiguous(size);
   if (format && *format != at::MemoryFormat::Preserve && *format != at::MemoryFormat::Contiguous)
     impl->empty_tensor_restride(*format);
+  const auto before = self.storage().nbytes();
   grow(self.storage().unsafeGetStorageImpl(),
        (self.storage_offset() + at::detail::computeStorageNbytes(self.sizes(), self.strides(), 1)) * self.itemsize());
-  return self;
+  return fills_memory() ? at::native::fill_resize_deterministic_(self, static_cast<int64_t>(before)) : self;
 }
 
 at::Tensor& set_storage_(at::Tensor& self, at::Storage source, int64_t offset, at::IntArrayRef size,

@@ -4,6 +4,7 @@
 // call is tried again. Nothing here knows what an operator means.
 #include "call.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/enum_tag.h>
 #include <ATen/core/stack.h>
 #include <torch/csrc/Dtype.h>
@@ -89,6 +90,7 @@ std::vector<c10::IValue> run_entry(const Op& op, const std::shared_ptr<Entry>& e
 // A copy between tensors that are all of their storages, in the same order, shares the value: values are immutable.
 bool share_copy(at::ArrayRef<c10::IValue> args) {
   const auto &target = args[0].toTensor(), &source = args[1].toTensor();
+  if (target.is_same(source)) return true;
   if (source.device().type() != kTPU || target.device().type() != kTPU || target.scalar_type() != source.scalar_type() ||
       target.sizes() != source.sizes() || target.strides() != source.strides() || target.is_conj() != source.is_conj() ||
       target.is_neg() != source.is_neg() || target.storage_offset() || source.storage_offset() ||
@@ -101,6 +103,30 @@ bool share_copy(at::ArrayRef<c10::IValue> args) {
   if (!from->holds() || (capturing && !from->pending)) return false;  // a replay copies what is there then
   if (to != from) share_slot(to, from);
   return true;
+}
+
+// Refuses what PyTorch refuses: a tensor that is written and shares elements with one that is read. Items of lists are
+// written from the items beside them.
+void refuse_overlap(const Op& op, at::ArrayRef<c10::IValue> args) {
+  auto item = [&](size_t arg, size_t place) {
+    if (args[arg].isTensor()) return args[arg].toTensor();
+    if (!args[arg].isList()) return at::Tensor();
+    const auto list = args[arg].toListRef();
+    return place < list.size() && list[place].isTensor() ? list[place].toTensor() : at::Tensor();
+  };
+  for (size_t to = 0; to < args.size(); ++to) {
+    if (!op.args[to].written) continue;
+    for (size_t from = 0; from < args.size(); ++from) {
+      const auto length = std::max(args[to].isList() ? args[to].toListRef().size() : 1,
+                                   args[from].isList() ? args[from].toListRef().size() : 1);
+      for (size_t i = 0; i < length && !op.args[from].written; ++i) {
+        const auto target = item(to, i), source = item(from, i);
+        if (!target.defined() || !source.defined()) continue;
+        op.overlap == Overlap::kNone ? at::assert_no_overlap(target, source)
+                                     : at::assert_no_partial_overlap(target, source);
+      }
+    }
+  }
 }
 
 // Asks Python to serve a call that has no entry: see `miss` in torch_tpu/eager/dispatch.py.
@@ -199,6 +225,7 @@ struct Kernel final : c10::OperatorKernel {
       }
       if (op->kind == Kind::kProgram) {
         packed->pack(*op, args);
+        if (packed->shares && op->overlap != Overlap::kAny) refuse_overlap(*op, args);
         auto found = packed->cacheable ? table.find(packed->key) : table.end();
         if (found != table.end()) {
           const auto entry = found->second;  // another thread may clear the table meanwhile
@@ -252,6 +279,8 @@ struct Kernel final : c10::OperatorKernel {
     }
     op->reads_views = plan["views"].cast<bool>();
     op->counted = plan["counted"].cast<int64_t>();
+    const auto overlap = plan["overlap"].cast<std::string>();
+    op->overlap = overlap == "any" ? Overlap::kAny : overlap == "whole" ? Overlap::kWhole : Overlap::kNone;
     op->kind = kind == "program" ? Kind::kProgram : kind == "python" ? Kind::kPython : Kind::kComposite;
   }
 };

@@ -63,12 +63,12 @@ bool selects(const Slot* slot, const at::Tensor& t, int64_t& fixed) {
 void Packed::clear() {
   key.clear(), operands.clear(), codes.clear(), lengths.clear(), written.clear(), kept.clear();
   generator = c10::IValue();
-  cacheable = true;
+  cacheable = true, shares = false;
 }
 
 int64_t Packed::operand(Slot* slot) {
   for (size_t i = 0; i < operands.size(); ++i)
-    if (operands[i].slot == slot) return static_cast<int64_t>(i);
+    if (operands[i].slot == slot) return shares = true, static_cast<int64_t>(i);
   operands.push_back({slot, nullptr, 0});
   return static_cast<int64_t>(operands.size()) - 1;
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy
 import pytest
 import torch
@@ -375,6 +377,44 @@ def test_a_number_on_the_host_is_not_written_from_the_device(name, mode):
             NUMBER_ON_THE_HOST[name](x, y)
         assert x.item() == 1 and (y + x).item() == 3
         assert x.fill_(y).item() == 2 and x.copy_(y * 2).item() == 4
+
+
+OTHER_DTYPE = {
+    "tril": lambda x, out: torch.tril(x, out=out),
+    "softmax": lambda x, out: torch.softmax(x, 0, out=out),
+    "amax": lambda x, out: torch.amax(x, 0, keepdim=True, out=out),
+    "index_add": lambda x, out: torch.index_add(x, 0, torch.tensor([0], device=x.device), x[:1], out=out),
+    "solve": lambda x, out: torch.linalg.solve(x, x, out=out),
+    "renorm": lambda x, out: torch.renorm(x, 1, 0, 1, out=out),
+    "hardshrink": lambda x, out: torch.ops.aten.hardshrink(x, out=out),
+    "take": lambda x, out: torch.take(x, torch.tensor([[0]], device=x.device), out=out),
+    "logcumsumexp": lambda x, out: torch.logcumsumexp(x, 0, out=out),
+    "angle in integers": lambda x, out: torch.angle(x, out=out.int()),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_DTYPE)
+@pytest.mark.parametrize("device", ["cpu", DEVICE])
+def test_results_that_are_not_cast_to_the_dtype_of_out(name, device):
+    with pytest.raises(RuntimeError, match=r"dtype|scalar.type|cast"):
+        OTHER_DTYPE[name](torch.ones(1, 1, device=device), torch.empty(1, 1, dtype=torch.float64, device=device))
+
+
+def test_results_that_are_cast_to_the_dtype_of_out(counters):
+    for name in ("exp", "sum", "mean", "cumsum", "var", "logsumexp"):
+        x, dim = torch.tensor([1.0, 2.0, 4.0]), () if name == "exp" else (0,)
+        out = torch.zeros_like(getattr(torch, name)(x, *dim), dtype=torch.float64)
+        found = getattr(torch, name)(x.to(DEVICE), *dim, out=out.to(DEVICE))
+        torch.testing.assert_close(found.cpu(), getattr(torch, name)(x, *dim, out=out), rtol=1e-6, atol=1e-6)
+    assert not counters.fallbacks
+
+
+@pytest.mark.parametrize("device", ["cpu", DEVICE])
+def test_an_out_tensor_of_another_size_warns(device):
+    x, mask = torch.tensor([1.0, 2.0, 4.0], device=device), torch.tensor([True, False, True], device=device)
+    for call in (partial(torch.masked_select, x, mask), partial(torch.cumsum, x, 0)):
+        with pytest.warns(UserWarning, match="An output with one or more elements was resized"):
+            call(out=torch.ones(5, device=device))
 
 
 def test_padded_batches_in_transformer_modules(counters):

@@ -87,6 +87,17 @@ def test_module():
     check(run, (2, 3, 8))
 
 
+def test_an_output_on_which_nothing_depends(counters):
+    """Autograd hands down an undefined gradient."""
+    for device in ("cpu", "tpu"):
+        x = torch.ones(1, 2, 4, 8, device=device, requires_grad=True)
+        out = F.scaled_dot_product_attention(x, x, x)
+        unused = torch._C._functions.UndefinedGrad()(out)
+        (found,) = torch.autograd.grad([unused, x.sum()], x, [torch.ones_like(out), None])
+        assert found.eq(1).all()
+    assert not counters.fallbacks
+
+
 def test_errors():
     check_error(attend, SHAPE, (2, 2, 5, 3), (2, 2, 5, 3))
     check_error(attend, SHAPE, SHAPE, SHAPE, attn_mask=random(5, 5), is_causal=True)

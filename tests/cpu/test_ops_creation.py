@@ -92,6 +92,32 @@ def test_like():
     check(lambda x: torch.empty_like(x).fill_(3), transposed(2, 3), strides=True, grad=False)
 
 
+@pytest.fixture
+def deterministic():
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("dtype", (F32, BF16, I64, torch.uint8, torch.bool, torch.complex64))
+def test_memory_that_nobody_has_written(dtype, deterministic, counters):
+    """With deterministic algorithms it holds NaN, or the largest number, as on the CPU."""
+
+    def made(device):
+        x = torch.ones(2, 3, dtype=dtype, device=device).t()
+        yield torch.empty(2, 3, dtype=dtype, device=device)
+        yield torch.empty_like(x)
+        yield x.new_empty(4)
+        yield x.new_empty_strided((2, 2), (1, 2))
+        yield torch.empty_permuted((2, 3), (1, 0), dtype=dtype, device=device)
+        yield torch.ones(2, dtype=dtype, device=device).resize_(4)
+
+    for found, wanted in zip(made("tpu"), made("cpu"), strict=True):
+        torch.testing.assert_close(found.cpu(), wanted, rtol=0, atol=0, equal_nan=True)
+        assert found.stride() == wanted.stride()
+    assert not counters.fallbacks
+
+
 def test_out():
     for device in ("cpu", "tpu"):
         out = torch.empty(0, device=device)

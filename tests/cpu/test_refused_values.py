@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from test_device_debug import CALLS, on_device, x
 
 from torch_tpu import _plug
@@ -119,6 +120,18 @@ REFUSED = {
     "addmm": lambda d: torch.addmm(FLOATS.double().to(d), torch.ones(3, 3).to(d), torch.ones(3, 3).to(d)),
     "baddbmm": lambda d: torch.baddbmm(torch.ones(1, 3, 3).double().to(d), *[torch.ones(1, 3, 3).to(d)] * 2),
     "integer power": lambda d: torch.arange(3).to(d) ** -1,
+    "a mask of integers": lambda d: FLOATS.to(d).masked_select(torch.ones(3, dtype=torch.int32, device=d)),
+    "short classes": lambda d: F.nll_loss(torch.ones(3, 3).to(d), torch.ones(3, dtype=torch.int32, device=d)),
+    "integer targets": lambda d: F.binary_cross_entropy(FLOATS.to(d), INDEX.expand(3).to(d)),
+    "a grid of another dtype": lambda d: F.grid_sample(torch.ones(1, 1, 2, 2).to(d), torch.ones(1, 1, 1, 2).double().to(d)),
+    "complex coins": lambda d: torch.zeros(3, dtype=torch.complex64, device=d).bernoulli_(0.5),
+    "complex integers": lambda d: torch.randint(3, (2,), dtype=torch.complex64, device=d),
+    "complex range": lambda d: torch.arange(3, dtype=torch.complex64, device=d),
+    "range of bools": lambda d: torch.arange(3, dtype=torch.bool, device=d),
+    "spaced bools": lambda d: torch.linspace(0, 1, 3, dtype=torch.bool, device=d),
+    "permuted bools": lambda d: torch.randperm(2, dtype=torch.bool, device=d),
+    "too many for the dtype": lambda d: torch.randperm(257, dtype=torch.uint8, device=d),
+    "unknown driver": lambda d: torch.linalg.lstsq(torch.ones(2, 2).to(d), torch.ones(2, 2).to(d), driver="gelz"),
 }  # fmt: skip
 
 

@@ -80,6 +80,58 @@ def test_overlap():
     assert y.tolist() == [0, 0, 1, 2, 3, 4]
 
 
+SHARED = {
+    "in place": lambda x: x[1:].add_(x[:-1]),
+    "lerp": lambda x: x[:-1].lerp_(x[1:], 0.5),
+    "out": lambda x: torch.exp(x[:-1], out=x[1:]),
+    "copy": lambda x: x[1:].copy_(x[:-1]),
+    "assignment": lambda x: x.__setitem__(slice(2, 5), x[:3]),
+    "another order": lambda x: x[:4].view(2, 2).mul_(x[:4].view(2, 2).t()),
+    "foreach": lambda x: torch._foreach_add_([x[:2], x[3:4]], [x[1:3], x[5:]]),
+    "cumsum": lambda x: torch.cumsum(x[:-1], 0, out=x[1:]),
+    "where": lambda x: torch.where(x[1:] > 2, x[1:], -x[1:], out=x[:-1]),
+    "index_add": lambda x: x.index_add_(0, torch.tensor([0, 1], device=x.device), x[2:4]),
+    "index_put": lambda x: x.__setitem__(torch.tensor([0, 1], device=x.device), x[2:4]),
+    "scatter": lambda x: x.scatter_(0, torch.tensor([0, 1], device=x.device), x[2:4]),
+    "gather": lambda x: torch.gather(x, 0, torch.tensor([0, 1], device=x.device), out=x[4:]),
+    "cat": lambda x: torch.cat([x[:2], x[4:]], out=x[2:]),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize("mode", torch.tpu.EagerMode)
+def test_what_is_written_shares_no_elements_with_what_is_read(name, mode):
+    with torch.tpu.set_eager_mode(mode):
+        for device in ("cpu", "tpu"):
+            x = torch.arange(6.0, device=device)
+            with pytest.raises(RuntimeError, match="Please clone"):
+                SHARED[name](x)
+            assert x.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_all_elements_in_the_same_order_may_be_shared(counters):
+    for device in ("cpu", "tpu"):
+        x = torch.arange(6.0, device=device)
+        x[1:].add_(x[1:])
+        torch.neg(x[:2], out=x[:2])
+        x[:2].add_(x[2:4])
+        x[4:].copy_(x[4:]), x.copy_(x)
+        torch._foreach_mul_([x[:3], x[3:]], [x[:3], x[3:]])
+        assert x.tolist() == [16, 16, 16, 36, 64, 100]
+    assert not counters.fallbacks
+
+
+def test_a_program_for_any_offset_refuses_those_that_overlap(counters):
+    x = torch.arange(8.0, device="tpu")
+    x[:2].add_(x[2:4])
+    compiles = counters.compiles + counters.disk_hits + counters.memory_hits
+    x[4:6].add_(x[:2])
+    with pytest.raises(RuntimeError, match="some elements of the input tensor and the written-to tensor"):
+        x[4:6].add_(x[5:7])
+    assert counters.compiles + counters.disk_hits + counters.memory_hits == compiles, "offsets are data"
+    assert x.tolist() == [2, 4, 2, 3, 6, 9, 6, 7]
+
+
 def test_in_place_view_operators():
     x = torch.zeros(2, 3, device="tpu")
     same = x.view(2, 3)
@@ -125,7 +177,7 @@ def test_empty_views():
 
 
 def test_a_tensor_copied_into_a_view_of_itself():
-    """Into its negative, conjugate or transpose it is no copy of what is there already."""
+    """Into its negative or conjugate it is no copy of what is there already; into its transpose it is refused."""
     for device in ("cpu", "tpu"):
         x = torch.tensor([1.0, -2.0], device=device)
         x._neg_view().copy_(x)
@@ -133,8 +185,8 @@ def test_a_tensor_copied_into_a_view_of_itself():
         z = torch.tensor([1 + 2j, 3 - 1j], device=device)
         z.conj().copy_(z)
         assert z.tolist() == [1 - 2j, 3 + 1j]
-    x = torch.arange(4.0, device="tpu").view(2, 2)
-    x.t().copy_(x)
-    assert x.tolist() == [[0, 2], [1, 3]]
-    x.copy_(x)
-    assert x.tolist() == [[0, 2], [1, 3]]
+        x = torch.arange(4.0, device=device).view(2, 2)
+        with pytest.raises(RuntimeError, match="some elements of the input tensor and the written-to tensor"):
+            x.t().copy_(x)
+        x.copy_(x)
+        assert x.tolist() == [[0, 1], [2, 3]]

@@ -17,8 +17,9 @@ SKIPPED = frozenset({
     "aten::_to_copy", "aten::clone", "aten::_pin_memory", "aten::is_pinned",
     "aten::_unsafe_view", "aten::unsafe_split.Tensor", "aten::unsafe_split_with_sizes", "aten::lift",
     "aten::expand_as", "aten::_resize_output_", "aten::resize_as_",
+    "aten::empty_like", "aten::empty_permuted", "aten::new_empty", "aten::new_empty_strided",
 })  # fmt: skip
-"""Overloads whose composite kernel is as good as any (an `empty` and a `copy_`), and those that return views although
+"""Overloads whose composite kernel is as good as any (an `empty`, and a `copy_` to it), and those that return views although
 their schemas do not say so."""
 
 _registered = False

@@ -48,12 +48,15 @@ def resolve(name: str, overload: str) -> OpOverload:
 
 
 def prepare(op: OpOverload) -> dict[str, Any]:
-    """How an overload is served: kind is program, python or composite; and which arguments are constants or data."""
+    """How an overload is served: kind is program, python or composite; and which arguments are constants or data.
+
+    `overlap` says which elements a written argument may share with the others: any, whole (all, in the same order), none.
+    """
     ops.load()
     configure.configure()
     name = registry.overload_name(op)
     plan: dict[str, Any] = {"kind": "program", "static": set(), "static_integral": set(), "data": set(), "views": False}
-    plan["counted"] = -1
+    plan |= {"counted": -1, "overlap": schema.overlap_of(op)}
     if name in host.OPERATORS:
         plan["kind"] = "python"
         return plan

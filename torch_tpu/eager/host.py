@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch._ops import OpOverload
+from torch._prims_common.wrappers import _resize_output_check
 
 from torch_tpu import _plug, errors, hlo
 from torch_tpu.eager import transfer
@@ -158,32 +159,6 @@ def _base_overload(op: OpOverload) -> OpOverload | None:
     return schema.form(op).functional
 
 
-NO_OVERLAP = frozenset({"aten::cat.out", "aten::gather.out", "aten::masked_select.out", "aten::take.out"})
-"""Operators that PyTorch's CPU refuses to let write to memory that they read; meta kernels say it for the others."""
-
-
-def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """The first byte of a tensor and the one behind its last."""
-    last = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
-    start = int(tensor.storage_offset()) * tensor.itemsize
-    return start, start + (last + 1) * tensor.itemsize if tensor.numel() else start
-
-
-def _refuse_overlap(op: OpOverload, args: Sequence[Any]) -> None:
-    pairs = list(zip(op._schema.arguments, args, strict=True))
-    targets = [value for argument, value in pairs if argument.is_out]
-    lists = [value if isinstance(value, (list, tuple)) else [value] for argument, value in pairs if not argument.is_out]
-    for read in (item for items in lists for item in items if isinstance(item, torch.Tensor)):
-        for target in targets:
-            if read.untyped_storage()._cdata == target.untyped_storage()._cdata:
-                (low, high), (start, end) = _extent(read), _extent(target)
-                if max(low, start) < min(high, end):
-                    raise RuntimeError(
-                        "unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
-                        "single memory location. Please clone() the tensor before performing the operation."
-                    )
-
-
 def _refuse_target(op: OpOverload, target: torch.Tensor, result: torch.Tensor, *, exact: bool) -> None:
     """Raises where a result may not be written into an out= tensor: of another device, or of a dtype that does not fit."""
     name = op._schema.name.removeprefix("aten::")
@@ -200,8 +175,6 @@ def _refuse_target(op: OpOverload, target: torch.Tensor, result: torch.Tensor, *
 def write_out(op: OpOverload, args: Sequence[Any]) -> Any:
     """Serves an `out=` overload by the one without it and a copy, where the results' sizes depend on data or are
     not what PyTorch's meta kernel says, or other arguments are written as well; NotImplemented for any other."""
-    if registry.overload_name(op) in NO_OVERLAP:
-        _refuse_overlap(op, args)
     base = _base_overload(op)
     if base is None:
         return NotImplemented
@@ -209,10 +182,9 @@ def write_out(op: OpOverload, args: Sequence[Any]) -> Any:
     answer = base(**{argument.name: value for argument, value in pairs if not argument.is_out})
     results = [answer] if isinstance(answer, torch.Tensor) else list(answer)
     targets = [value for argument, value in pairs if argument.is_out]
-    rule = schema.lowering_of(op)
     for target, result in zip(targets, results, strict=True):
-        _refuse_target(op, target, result, exact=rule is not None and rule.dynamic)
-        if target.shape != result.shape:
+        _refuse_target(op, target, result, exact=not schema.casts_out(op))
+        if _resize_output_check(target, result.shape):  # and warns
             target.resize_(result.shape)
         target.copy_(result)
     return targets[0] if len(targets) == 1 else tuple(targets)

@@ -200,7 +200,10 @@ class Trace:
         names = {argument.name for argument in functional._schema.arguments}
         answer = self.call(functional, (), {name: value for name, value in bound.items() if name in names})
         results = _tensors_of([answer] if isinstance(answer, torch.Tensor) else answer)
-        for target, result in zip(self._targets(op, bound, form.written), results[form.num_new :], strict=True):
+        targets = self._targets(op, bound, form.written)
+        if form.is_out:
+            _check_out(op, targets, [None if result is None else result.dtype for result in results[form.num_new :]])
+        for target, result in zip(targets, results[form.num_new :], strict=True):
             if target is not None and result is not None:
                 self.write(target, self.read(result))
         return meta
@@ -217,6 +220,8 @@ class Trace:
         dtypes.check(functional._schema.name, bound)
         outs, meta = ((), None) if rule.inferred else self._metadata(op, form, functional, bound)
         first = next((t for t in _tensors_of(bound.values()) if t is not None), None)
+        if first is None and outs:
+            dtypes.check_made(functional._schema.name, outs[0].dtype)
         ctx = Context(rule.op, outs, self.platform, self._random_source() if rule.random else None)
         ctx.contiguous = first is None or first.is_contiguous()
         positional, named = self._values(op, functional, rule, bound, data)
@@ -287,12 +292,17 @@ class Trace:
         if not form.written:
             return (tuple(_specs(meta)) if meta is not None else ()), meta
         targets = self._targets(op, bound, form.written)
-        if form.is_out and torch.Tag.pointwise not in functional.tags:  # sums are computed in the dtype of out=
-            return tuple(Spec(tuple(t.shape), t.dtype) for t in targets if t is not None), meta
+        if form.is_out and schema.casts_out(op) and torch.Tag.pointwise not in functional.tags:
+            return tuple(
+                Spec(tuple(t.shape), t.dtype) for t in targets if t is not None
+            ), meta  # a sum is computed in it
         names = {argument.name for argument in functional._schema.arguments}
         try:
             answer = functional(**{name: value for name, value in bound.items() if name in names})
-            return tuple(_specs(answer)), meta
+            specs = tuple(_specs(answer))
+            if form.is_out:
+                _check_out(op, targets, [spec.dtype for spec in specs[form.num_new :]])
+            return specs, meta
         except NotImplementedError:
             if form.num_new:
                 return (), meta
@@ -597,6 +607,17 @@ def _check_casts(targets: Sequence[torch.Tensor | None], results: Sequence[Spec]
                 f"result type {result.dtype} can't be cast to the desired output type {target.dtype}; "
                 "use the operator that returns a new tensor"
             )
+
+
+def _check_out(op: OpOverload, targets: Sequence[torch.Tensor | None], dtypes: Sequence[torch.dtype | None]) -> None:
+    """Refuses `out=` tensors of a dtype to which the result is not cast; not all meta kernels do."""
+    for target, dtype in zip(targets, dtypes, strict=False):
+        if target is None or dtype is None or target.dtype is dtype:
+            continue
+        if not schema.casts_out(op):
+            raise RuntimeError(f"Expected out tensor to have dtype {dtype}, but got {target.dtype} instead")
+        if not torch.can_cast(dtype, target.dtype):
+            raise RuntimeError(f"result type {dtype} can't be cast to the desired output type {target.dtype}")
 
 
 def _tensors_of(values: Any) -> list[torch.Tensor | None]:

@@ -233,7 +233,7 @@ def fused_attention(
 @lowering("_scaled_dot_product_fused_attention_overrideable_backward")
 def fused_attention_backward(
     ctx: Context,
-    grad: Value,
+    grad: Value | None,
     query: Value,
     key: Value,
     value: Value,
@@ -251,6 +251,8 @@ def fused_attention_backward(
     philox_offset: Value,
     scale: float | None = None,
 ) -> list[Value | None]:
+    if grad is None:  # nothing depends on the output
+        return [None] * 4
     state = hlo.bitcast(hlo.stack([hlo.reshape(v, ()) for v in (philox_seed, philox_offset)], 0), torch.uint64)
     logsumexp = hlo.reshape(logsumexp, query.shape[:-1])
     grads = attend_backward(

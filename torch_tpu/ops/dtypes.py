@@ -37,17 +37,26 @@ REFUSED: dict[str, frozenset[str]] = {
             "gcd lcm median nanmedian native_group_norm native_batch_norm",
             "_adaptive_avg_pool2d _adaptive_avg_pool3d avg_pool2d avg_pool3d glu mish gelu logit",
             "index_reduce hypot xlogy special_xlog1py special_spherical_bessel_j0",
-            "smooth_l1_loss mse_loss huber_loss nll_loss_forward nll_loss2d_forward",
+            "smooth_l1_loss mse_loss huber_loss nll_loss_forward nll_loss2d_forward bernoulli",
         ),
     }.items()
 }
 """What PyTorch's kernels take neither on CPUs nor on GPUs, by the kind of their first tensor's dtype."""
 
-ALIKE = {"aten::heaviside": ("self", "values"), "aten::linalg_lstsq": ("self", "b")}
+UNMADE = {"bool": ("arange", "range", "linspace", "logspace", "randperm"), "complex": ("arange", "range", "randint")}
+"""Factories that make no numbers of a dtype, by its kind."""
+
+ALIKE = {
+    "aten::heaviside": ("self", "values"),
+    "aten::linalg_lstsq": ("self", "b"),
+    "aten::grid_sampler_2d": ("input", "grid"),
+    "aten::grid_sampler_3d": ("input", "grid"),
+    "aten::binary_cross_entropy": ("self", "target", "weight"),
+}
 """Operators of which the tensors with these names have one dtype."""
 
-SAME_OUT = ("mode", "neg", "round", "bitwise_not", "nan_to_num", "sort", "index_select")
-"""Operators whose out= has the dtype of their input, where most others may have one that the result can be cast to."""
+CLASSES = ("aten::nll_loss_forward", "aten::nll_loss2d_forward")
+"""Operators whose target is a class, int64 or uint8."""
 
 SUBTRACTIONS = ("aten::sub", "aten::rsub")
 
@@ -58,11 +67,6 @@ def check(op: str, arguments: Mapping[str, Any]) -> None:
     Raises:
         TypeError: an index is no integer, tensors differ in dtype that must not, bools are subtracted, or a dtype is `REFUSED`.
     """
-    if op.removeprefix("aten::") in SAME_OUT:
-        for name in ("out", "values"):
-            given = arguments.get(name)
-            if isinstance(given, torch.Tensor) and given.dtype != arguments["self"].dtype:
-                raise TypeError(f"{name} is {given.dtype}, not {arguments['self'].dtype}")
     if op.rstrip("_") in SUBTRACTIONS and any(map(_is_bool, (arguments["self"], arguments["other"]))):
         raise TypeError("bools are not subtracted")
     first = next((value for value in arguments.values() if isinstance(value, torch.Tensor)), None)
@@ -77,10 +81,22 @@ def check(op: str, arguments: Mapping[str, Any]) -> None:
         given = arguments.get(name)
         if isinstance(given, torch.Tensor) and (given.is_floating_point() or given.is_complex()):
             raise TypeError(f"{name} has the dtype {given.dtype}, which is no integer")
+    if op in CLASSES and arguments["target"].dtype not in (torch.int64, torch.uint8):
+        raise TypeError(f"target has the dtype {arguments['target'].dtype}, which is neither int64 nor uint8")
     for names in _alike(op, arguments):
         found = [arguments[name].dtype for name in names if isinstance(arguments.get(name), torch.Tensor)]
         if len(set(found)) > 1:
             raise TypeError(f"{', '.join(names)} have different dtypes: {', '.join(map(str, found))}")
+
+
+def check_made(op: str, dtype: torch.dtype) -> None:
+    """Looks at the dtype that a factory is asked for.
+
+    Raises:
+        TypeError: it is `UNMADE`.
+    """
+    if op.removeprefix("aten::") in UNMADE.get(_kind(dtype), ()):
+        raise TypeError(f"{op} makes no {dtype}")
 
 
 def _kind(dtype: torch.dtype) -> str:

@@ -231,7 +231,9 @@ def masked_scatter_backward(ctx: Context, grad: Value, mask: Value, sizes: Seque
 
 @lowering("masked_select", dynamic=True)
 def masked_select(ctx: Context, x: Value, mask: Value) -> list[Value]:
-    x, mask = hlo.broadcast(x, hlo.convert(mask, torch.bool))
+    if mask.dtype is not torch.bool:
+        raise RuntimeError(f"masked_select: expected BoolTensor for mask, not {mask.dtype}")
+    x, mask = hlo.broadcast(x, mask)
     flat = hlo.flatten(x)
     packed, count = close_up(flat, hlo.flatten(mask), hlo.zeros_like(flat))
     return [packed, hlo.convert(count, torch.int64)]

@@ -26,6 +26,37 @@ RENAMED = {
 }
 """Functional packets that are not named like the overload that writes."""
 
+ELEMENTWISE = frozenset({"copy", "where", "cumsum", "cumprod", "complex", "polar"})
+"""Packets that write an element where they read it, and are not tagged pointwise."""
+
+ELSEWHERE = frozenset(
+    {"index_add", "index_copy", "index_put", "_index_put_impl", "index_fill", "index_reduce", "index_select", "gather"}
+    | {
+        "scatter",
+        "scatter_add",
+        "scatter_reduce",
+        "masked_fill",
+        "masked_scatter",
+        "masked_select",
+        "put",
+        "take",
+        "cat",
+    }
+)
+"""Packets that write other elements than they read."""
+
+CASTS = frozenset(
+    {"add", "addr", "all", "any", "argmax", "argmin", "bernoulli", "cat", "_chunk_cat", "cholesky", "cholesky_inverse"}
+    | {"cholesky_solve", "complex", "cumprod", "cumsum", "floor_divide", "geqrf", "logsumexp", "max", "mean"}
+    | {"min", "multinomial", "nanmean", "nansum", "norm", "normal", "polar", "prod", "stack", "std", "sum", "var"}
+    | {"_fft_c2c", "_fft_c2r", "_fft_r2c", "linalg_eig", "linalg_eigvals", "linalg_householder_product", "linalg_lstsq"}
+    | {"linalg_pinv"}
+)
+"""Packets that are not tagged pointwise and whose results PyTorch casts to the dtype of `out=`."""
+
+UNCAST = frozenset({"bitwise_not", "frexp", "heaviside", "nan_to_num", "neg", "round"})
+"""Packets that are tagged pointwise and whose results PyTorch does not cast."""
+
 
 @dataclass(frozen=True, slots=True)
 class Form:
@@ -48,6 +79,22 @@ def is_written(argument: torch._C.Argument) -> bool:
 def returns_view(op: OpOverload) -> bool:
     """A result shares memory with an argument that is not written."""
     return any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns)
+
+
+def overlap_of(op: OpOverload) -> str:
+    """Which elements PyTorch lets a written argument share with the others: any, whole (all, in the same order), none."""
+    name = op._schema.name.removeprefix("aten::")
+    packet = name.removesuffix("_")
+    if packet in ELSEWHERE:
+        return "none"
+    return "whole" if torch.Tag.pointwise in op.tags or packet in ELEMENTWISE or name.startswith("_foreach_") else "any"
+
+
+def casts_out(op: OpOverload) -> bool:
+    """Whether an `out=` tensor may have another dtype than the result, one to which that can be cast."""
+    packet = op._schema.name.removeprefix("aten::")
+    is_factory = not any("Tensor" in str(a.type) for a in op._schema.arguments if not a.is_out)
+    return is_factory or (packet not in UNCAST if torch.Tag.pointwise in op.tags else packet in CASTS)
 
 
 @cache

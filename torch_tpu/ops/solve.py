@@ -238,6 +238,8 @@ def linalg_lstsq(
     """
     (m, n), real = a.shape[-2:], hlo.real_dtype(a.dtype)
     driver = driver or "gelsy"
+    if driver not in ("gels", "gelsy", "gelsd", "gelss"):
+        raise ValueError(f"lstsq has the drivers gels, gelsy, gelsd and gelss, not {driver}")
     vector = is_vector(a, b)
     a_batch = a.shape[:-2]
     residuals, rank, values = empty(real), empty(torch.int64), empty(real)
