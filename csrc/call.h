@@ -41,7 +41,7 @@ struct Op {
   int64_t id;
   Kind kind = Kind::kUnknown;
   Part part = Part::kOperator;
-  bool writes = false, is_copy = false, reads_views = false;
+  bool writes = false, is_copy = false, is_foreach = false, reads_views = false;
   Overlap overlap = Overlap::kAny;
   int64_t counted = -1;  // of arange: the argument that says where to end
   std::vector<Arg> args;

@@ -229,6 +229,7 @@ struct Kernel final : c10::OperatorKernel {
         auto found = packed->cacheable ? table.find(packed->key) : table.end();
         if (found != table.end()) {
           const auto entry = found->second;  // another thread may clear the table meanwhile
+          if (op->is_foreach) bump_versions(args);
           if (entry->callback) {
             auto answer = run_program(*entry, *packed);
             torch::jit::drop(stack, count);
@@ -248,6 +249,7 @@ struct Kernel final : c10::OperatorKernel {
         is_composite = true;
         break;
       }
+      if (op->is_foreach) bump_versions(torch::jit::last(*stack, count));
       torch::jit::drop(stack, count);
       push_result(*op, answer, stack);
       break;
@@ -255,6 +257,15 @@ struct Kernel final : c10::OperatorKernel {
     packed->clear();
     pool.push_back(std::move(packed));
     return is_composite;
+  }
+
+  // For foreach operators PyTorch's kernels do it, not the layer above them that does it for all others.
+  void bump_versions(at::ArrayRef<c10::IValue> args) const {
+    for (size_t i = 0; i < args.size(); ++i) {
+      if (op->args[i].kind != ArgKind::kTensorList || !op->args[i].written) continue;
+      for (const at::Tensor& tensor : args[i].toTensorVector())
+        if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+    }
   }
 
   py::object miss(const Packed& packed, Stack* stack) {
@@ -336,6 +347,7 @@ int64_t register_kernels(const std::unordered_set<std::string>& skipped) {
       op->args.push_back(std::move(arg));
     }
     op->is_copy = name.name == "aten::copy_" && name.overload_name.empty();
+    op->is_foreach = name.name.rfind("aten::_foreach_", 0) == 0;
     library.impl(name.overload_name.empty() ? name.name.c_str() : (name.name + "." + name.overload_name).c_str(),
                  torch::CppFunction::makeFromBoxedKernel(
                      c10::BoxedKernel::makeFromFunctor<Kernel>(std::make_unique<Kernel>(op))));

@@ -110,3 +110,21 @@ def test_the_elements_of_one_buffer():
     parts = list(buffer.view(4, 3).unbind())
     torch._foreach_add_(parts, torch.arange(4.0, device="tpu").unbind())
     assert buffer.cpu().tolist() == [float(1 + place // 3) for place in range(12)]
+
+
+def test_changes_of_elements_are_noticed():
+    def versions(device):
+        x = torch.ones(3, device=device)
+        with pytest.raises(RuntimeError, match="cast"):
+            torch._foreach_mul_([torch.ones(2, dtype=torch.int64, device=device), x], 0.5)
+        torch._foreach_mul_([x, x[1:]], 2.0)
+        torch._foreach_copy_([x], [x + 1])
+        return x._version
+
+    assert versions("tpu") == versions("cpu")
+
+    x = torch.ones(3, device="tpu", requires_grad=True)
+    y = x.exp()
+    torch._foreach_zero_([y.detach()])
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
