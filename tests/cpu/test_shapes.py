@@ -285,6 +285,31 @@ def test_views_whose_place_depends_on_the_sizes(name):
                 assert other.storage_offset() == one.storage_offset()
 
 
+def scaled(x, n):
+    x.mul_(2)
+    return x[n + 1 :], x.mT[:, n % 2 :: n]
+
+
+def scaled_in_part(x, n):
+    part = x.split(n)[1]
+    part.add_(1).neg_()
+    return part, x.view(-1)[n:].view(torch.int32)
+
+
+@pytest.mark.parametrize("function", (scaled, scaled_in_part), ids=lambda f: f.__name__)
+@pytest.mark.parametrize("dynamic", (False, True))
+def test_views_of_inputs_that_change(function, dynamic):
+    compiled = torch.compile(function, backend="tpu", dynamic=dynamic)
+    for n, start in ((1, 0), (2, 0), (3, 0), (2, 1)):
+        buffer = torch.randn(8, 3)
+        device = buffer.to("tpu")
+        wanted, found = function(buffer[start:], n), compiled(device[start:], n)
+        for one, other in zip(wanted, found, strict=True):
+            assert torch.equal(other.cpu(), one) and other.storage_offset() == one.storage_offset()
+            assert other.untyped_storage().data_ptr() == device.untyped_storage().data_ptr()
+        assert torch.equal(device.cpu(), buffer)
+
+
 def test_random_numbers_do_not_depend_on_the_bound():
     compiled = torch.compile(lambda x: F.dropout(x, 0.5), backend="tpu", dynamic=True)
     for n in (3, 5, 9, 4):

@@ -209,11 +209,10 @@ def _plan_outputs(module: fx.GraphModule, made: Plan, between: Collection[int]) 
                     if more.is_Integer and more > 0:
                         made.margins[symbol] = max(int(more), made.margins.get(symbol, 0))
         made.outputs.append(found)
-    _find_views(module, made, items, values, between)
-    wanted = [
-        _layout(items[place].meta["val"], made.same) if place in made.aliases else 0 if item is None else item
-        for place, item in enumerate(made.outputs)
-    ]
+    bases = _find_views(module, made, items, values, between)
+    wanted: list[Any] = [0 if item is None else item for item in made.outputs]
+    for place, base in bases.items():
+        wanted[place] = _layout(items[place].meta["val"], base, made.same)
     leaves = [*tree_leaves(wanted), *(expr for _, expr in made.computed.values())]
     unknown = set().union(*(getattr(leaf, "free_symbols", set()) for leaf in leaves)) - {*made.symbols}
     if unknown:
@@ -224,28 +223,37 @@ def _plan_outputs(module: fx.GraphModule, made: Plan, between: Collection[int]) 
 
 def _find_views(
     module: fx.GraphModule, made: Plan, items: Sequence[Any], values: Sequence[Any], between: Collection[int]
-) -> None:
-    """AOTAutograd makes a view anew from what it is a view of, by the strides and the offset of what the graph returns.
+) -> dict[int, torch.Tensor]:
+    """What outputs are views of, by their place, as fake tensors.
 
+    AOTAutograd makes a view anew from what it is a view of, by the strides and the offset of what the graph returns.
     What is only a part of its storage is made as a tensor of its own, so that nothing else can be a view of it.
     """
-    owners: dict[int, tuple[str, int]] = {}
+    owners: dict[int, tuple[str, int, torch.Tensor]] = {}
+    bases: dict[int, torch.Tensor] = {}
     inputs = module.graph.find_nodes(op="placeholder")
     for place, node in enumerate(inputs):
         fake = node.meta.get("val")
         if isinstance(fake, torch.Tensor) and (place not in between or _is_whole(fake)):
-            owners.setdefault(_storage(fake), ("input", place))
+            owners.setdefault(_storage(fake), ("input", place, fake))
     tensors = [place for place, value in enumerate(values) if isinstance(value, torch.Tensor)]
     for place in sorted(tensors, key=lambda place: not _is_whole(values[place])):
         if _is_whole(values[place]):
-            owners.setdefault(_storage(values[place]), ("output", place))
-        owner = owners.get(_storage(values[place]))
-        if owner is not None and owner != ("output", place) and items[place] not in inputs:
-            made.aliases[place] = (*owner, values[place].dtype)
+            owners.setdefault(_storage(values[place]), ("output", place, values[place]))
+        kind, source, base = owners.get(_storage(values[place]), ("output", place, None))
+        if base is not None and (kind, source) != ("output", place) and items[place] not in inputs:
+            made.aliases[place] = (kind, source, values[place].dtype)
+            bases[place] = base
+    return bases
 
 
-def _alias(base: torch.Tensor, dtype: torch.dtype, size: Sequence[int], stride: Sequence[int], offset: int) -> Any:
-    """A tensor on the storage of another one."""
+def _alias(base: torch.Tensor, dtype: torch.dtype, size: Sequence[int], stride: Sequence[int], distance: int) -> Any:
+    """A tensor on the storage of another one.
+
+    Args:
+        distance: in bytes, from where the other one begins.
+    """
+    offset = (base.storage_offset() * base.itemsize + distance) // dtype.itemsize
     if dtype == base.dtype:
         return base.as_strided(size, stride, offset)
     return torch.empty(0, dtype=dtype, device=base.device).set_(base.untyped_storage(), offset, size, stride)
@@ -271,9 +279,11 @@ def hint(number: int | torch.SymInt) -> int:
     return 1 << 40 if number.node.hint is None else int(number.node.hint)
 
 
-def _layout(fake: torch.Tensor, same: Same) -> tuple[Any, ...]:
+def _layout(fake: torch.Tensor, base: torch.Tensor, same: Same) -> tuple[Any, ...]:
+    """Sizes, strides, and how far in bytes it is from where its base begins."""
     strides = tuple(_size(stride, same) for stride in fake.stride())
-    return sizes_of(fake, same), strides, _size(fake.storage_offset(), same)
+    start, base_start = (_size(x.storage_offset(), same) * x.dtype.itemsize for x in (fake, base))
+    return sizes_of(fake, same), strides, start - base_start
 
 
 _FUNCTIONS = {"FloorDiv": operator.floordiv, "CleanDiv": operator.floordiv, "Mod": operator.mod,

@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from torch_tpu import _plug, ops, recompiles, settings
-from torch_tpu.compile import bounded, bounded_trace, splitting
+from torch_tpu.compile import aliases, bounded, bounded_trace, splitting
 from torch_tpu.compile.bounds import Bounds
 from torch_tpu.compile.interpreter import CannotLower, Interpreter
 from torch_tpu.compile.options import CompiledProgram, Options
@@ -80,6 +80,7 @@ class Graph(SavedGraph):
         self.bounded: bounded.BoundedRun | None = None
         """How it runs with sizes that vary, if it can."""
         self._first_sizes: tuple[int, ...] | None = None
+        aliases.look_at_inputs(module)
         self.attributes = lift_attributes(module)
         """Device tensors that the graph holds itself: further arguments."""
         self.holds_tensors = bool(self.attributes)
@@ -276,9 +277,13 @@ def _describe(call: Call, args: Sequence[Any], outputs: Sequence[Any]) -> tuple[
     """
     places = {id(arg): place for place, arg in enumerate(args) if isinstance(arg, torch.Tensor)}
     owners: dict[int, tuple[str, int, torch.Tensor]] = {}
+    bases: dict[int, tuple[str, int, torch.Tensor]] = {}
     for place, (arg, given) in enumerate(zip(args, call.meta_args, strict=True)):
-        if isinstance(arg, torch.Tensor) and arg.stride() == given.stride():
-            owners.setdefault(_storage(arg), ("argument", place, arg))
+        if isinstance(arg, torch.Tensor):
+            if arg.stride() == given.stride():
+                owners.setdefault(_storage(arg), ("argument", place, arg))
+            bases[id(given)] = ("argument", place, given)
+            owners.setdefault(_storage(given), bases[id(given)])
     for place, item in enumerate(outputs):
         if isinstance(item, torch.Tensor) and id(item) not in places and views.is_whole(item):
             owners.setdefault(_storage(item), ("result", place, item))
@@ -292,11 +297,9 @@ def _describe(call: Call, args: Sequence[Any], outputs: Sequence[Any]) -> tuple[
         elif id(item) in places:
             returns.append(places[id(item)])
         else:
-            kind, source, base = owners.get(_storage(item), ("result", place, item))
-            if (kind, source) != ("result", place) and (item.is_conj(), item.is_neg()) == (
-                base.is_conj(),
-                base.is_neg(),
-            ):
+            kind, source, base = bases.get(id(item._base)) or owners.get(_storage(item), ("result", place, item))
+            like_base = (item.is_conj(), item.is_neg()) == (base.is_conj(), base.is_neg())
+            if (kind, source) != ("result", place) and like_base:
                 offset = item.storage_offset() * item.dtype.itemsize - base.storage_offset() * base.dtype.itemsize
                 returns.append((kind, source, list(item.shape), list(item.stride()), item.dtype, offset))
                 continue
