@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -50,6 +51,13 @@ SAME_OUT = ("mode", "neg", "round", "bitwise_not", "nan_to_num", "sort", "index_
 """Operators whose out= has the dtype of their input, where most others may have one that the result can be cast to."""
 
 SUBTRACTIONS = ("aten::sub", "aten::rsub")
+
+
+@cache
+def numbered(number: int) -> torch.dtype:
+    """The dtype that a number stands for in an argument of the type ScalarType, as calls of the device have it."""
+    dtype: torch.dtype = torch.ops.aten.empty.memory_format([0], dtype=number, device="meta").dtype
+    return dtype
 
 
 def check(op: str, arguments: Mapping[str, Any]) -> None:
