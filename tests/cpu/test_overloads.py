@@ -7,9 +7,10 @@ import torch
 
 import torch_tpu
 from torch_tpu import ops
-from torch_tpu.conformance import catalog, overloads, runner
+from torch_tpu.conformance import catalog, overloads, runner, samples
 from torch_tpu.conformance.catalog import Case
 from torch_tpu.conformance.gaps import Gaps
+from torch_tpu.eager import served
 from torch_tpu.ops import registry
 
 
@@ -60,6 +61,60 @@ def test_the_references_of_cells_are_pytorchs_cells(kind):
         torch.testing.assert_close(found, cell(x, (state, torch.ones(2, 4))))
     else:
         torch.testing.assert_close(overloads.references.gru_cell(*gates, state, *biases)[0], cell(x, state))
+
+
+OTHER_TENSORS = frozenset(
+    [
+        "_empty_affine_quantized",
+        "_empty_per_channel_affine_quantized",
+        "_make_per_channel_quantized_tensor",
+        "_make_per_tensor_quantized_tensor",
+        "dequantize",
+        "quantize_per_channel",
+        "quantize_per_tensor",
+        "quantize_per_tensor_dynamic",
+        "quantized_gru",
+        "quantized_lstm",
+        "mkldnn_rnn_layer",
+        "mkldnn_rnn_layer_backward",
+        "to_mkldnn",
+        "_spdiags",
+        "_to_sparse",
+        "_to_sparse_bsc",
+        "_to_sparse_bsr",
+        "_to_sparse_csc",
+        "_to_sparse_csr",
+        "_validate_compressed_sparse_indices",
+        "_nested_compute_contiguous_strides_offsets",
+    ]
+)
+"""Operators on tensors that the device has none of: quantized, of other layouts, nested."""
+NO_TENSORS = frozenset(
+    [
+        "_foobar",
+        "_functional_assert_async",
+        "_fused_sdp_choice",
+        "_make_dep_token",
+        "_test_functorch_fallback",
+        "_test_optional_filled_intlist",
+        "_test_optional_floatlist",
+        "_test_optional_intlist",
+        "from_file",
+        "_cummax_helper",
+        "_cummin_helper",
+    ]
+)
+"""Operators that return nothing to compare, are another operator's inside, or PyTorch's own tests."""
+
+
+def test_all_that_falls_back_is_in_the_table():
+    found = set()
+    for op in served.overloads():
+        name = registry.overload_name(op)
+        if served.served(op).kind == "fallback" and torch._C._dispatch_has_kernel_for_dispatch_key(name, "CPU"):
+            found.add((name.removeprefix("aten::"), any(argument.is_out for argument in op._schema.arguments)))
+    told = {name for name, is_out in found if not is_out and name.partition(".")[0] not in OTHER_TENSORS | NO_TENSORS}
+    assert told == samples.FALLBACKS.keys()
 
 
 def test_the_dtypes_of_an_overload_are_those_of_the_cpu():
