@@ -75,7 +75,8 @@ class Compiled(NamedTuple):
     untried: int
 
     def __str__(self) -> str:
-        share = f"{100 * self.good / self.tried:.2f}% of {self.tried}" if self.tried else "none was tried"
+        total = self.tried + self.untried  # what was not tried counts as if it did not compile
+        share = f"{100 * self.good / total:.2f}% of {total}" if self.tried else "none was tried"
         return f"{share}; {self.untried} not tried yet" if self.untried else share
 
 
