@@ -100,3 +100,12 @@ def test_scaled_gradients_that_overflow_are_skipped():
     scaler.step(optimizer)
     scaler.update()
     assert parameter.tolist() == [0, 0, 0] and scaler.get_scale() == 2.0
+
+
+def test_lists_of_results_are_as_long_as_the_lists_they_stand_for():
+    numbers = {"weight_decay": 0.0, "momentum": 0.5, "lr": 0.5, "dampening": 0.0, "nesterov": False, "maximize": False}
+    columns = [[torch.ones(3, device="tpu"), torch.ones(2, device="tpu")] for _ in range(3)]
+    for call in (torch.ops.aten._fused_sgd, torch.compile(torch.ops.aten._fused_sgd, backend="tpu")):
+        params, grads, buffers = call(*columns, **numbers, is_first_step=True)
+        assert [[list(t.shape) for t in part] for part in (params, grads, buffers)] == [[[3], [2]]] * 3
+        assert params[1].tolist() == [0.5, 0.5] and buffers[0].tolist() == [1, 1, 1]

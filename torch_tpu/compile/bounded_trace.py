@@ -108,7 +108,7 @@ class BoundedTrace(Trace):
     def _values(self, op: Any, functional: Any, rule: Any, bound: Any, data: Any) -> Any:
         return super()._values(op, functional, rule, map_aggregate(bound, self._dim), data)
 
-    def _new_results(self, op: OpOverload, meta: Any, results: list[Value | None]) -> Any:
+    def _new_results(self, op: OpOverload, bound: dict[str, Any], meta: Any, results: list[Value | None]) -> Any:
         meta, self._known = (self._known if meta is None else meta), None
         if meta is None:
             raise BoundedError(f"PyTorch does not say which shape {registry.overload_name(op)} returns")

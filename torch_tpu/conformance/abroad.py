@@ -29,15 +29,16 @@ class Captured:
     num_samples: int
     seen: Seen
     reason: str = ""
-    """Why there is nothing to judge, or what failed."""
-    failed: bool = False
+    """Why there is nothing to judge, or what went wrong."""
+    status: str = ""
+    """What came of it, where nothing is to be compiled."""
 
 
 def run_case(info: Any, case: Case, limit: int) -> runner.Result:
     """Compiles a case's programs for its place."""
     found = _captured(info, replace(case, place=HERE), limit)
-    if found.failed:
-        return runner.Result(case, "failed", found.num_samples, found.reason)
+    if found.status:
+        return runner.Result(case, found.status, found.num_samples, found.reason)
     if found.seen.fallbacks:
         return runner.Result(case, "fallback", found.num_samples, ", ".join(found.seen.fallbacks))
     if not found.num_samples:
@@ -101,8 +102,11 @@ def _capture(info: Any, case: Case, limit: int) -> Captured:
                         continue
                 count += 1
                 programs += client.started
+        except errors.FallbackError as error:
+            return Captured((), count, seen, runner.short(error), "fallback")
         except Exception as error:  # noqa: BLE001 - whatever goes wrong is the result
-            return Captured((), count, seen, f"sample {count}: {type(error).__name__}: {runner.short(error)}", True)
+            told = f"sample {count}: {type(error).__name__}: {runner.short(error)}"
+            return Captured((), count, seen, told, "failed")
     return Captured(tuple(dict.fromkeys(programs)), count, seen, reason)
 
 
@@ -115,9 +119,10 @@ def _run(info: Any, case: Case, sample: Any) -> None:
 
     def call(place: str) -> Any:
         args, kwargs = runner.arguments(sample, place)
+        operator = info if place == "cpu" else info.op
         if case.phase == "backward":
-            return runner.gradients(info, sample, args, kwargs, place)
-        return info(*args, **kwargs)
+            return runner.gradients(operator, sample, args, kwargs, place)
+        return operator(*args, **kwargs)
 
     runner.reference(info, lambda: call("cpu"))
     call("tpu")

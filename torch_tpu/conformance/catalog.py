@@ -1,4 +1,4 @@
-"""The cases: every operator of PyTorch's database, by dtype, phase, mode and place."""
+"""The cases: every operator of PyTorch's database and of `overloads.py`, by dtype, phase, mode and place."""
 
 from __future__ import annotations
 
@@ -57,17 +57,19 @@ class Case:
 
 @cache
 def operators() -> tuple[Any, ...]:
-    """PyTorch's `OpInfo`s, by name; those of the operators on lists of tensors among them.
+    """PyTorch's `OpInfo`s, by name, those of the operators on lists of tensors among them, and this package's.
 
     Raises:
         ImportError: a package that torch.testing needs is missing.
     """
     try:
         from torch.testing._internal import common_methods_invocations as database
+
+        from torch_tpu.conformance.overloads import overloads
     except ImportError as error:
         raise ImportError(f"{error}; pip install 'torch_tpu[dev]'") from error
     lists = [getattr(database, f"foreach_{kind}_op_db") for kind in ("unary", "binary", "pointwise", "reduce", "other")]
-    return tuple(sorted([*database.op_db, *itertools.chain(*lists)], key=full_name))
+    return tuple(sorted([*database.op_db, *itertools.chain(*lists), *overloads()], key=full_name))
 
 
 def full_name(info: Any) -> str:
@@ -99,7 +101,7 @@ def select(patterns: Sequence[str]) -> list[Any]:
             name: info for name, info in by_name().items() if fnmatch.fnmatchcase(name, pattern) or info.name == pattern
         }
         if not matching:
-            raise ValueError(f"PyTorch's operator database has no {pattern!r}")
+            raise ValueError(f"there are no samples of {pattern!r}")
         found |= matching
     return [found[name] for name in sorted(found)]
 

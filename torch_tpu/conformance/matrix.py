@@ -1,7 +1,7 @@
 """The support matrix: one row an operator and a dtype, one cell a phase and a mode or TPU generation.
 
 It is stored as data of the package, results/support.jsonl: a line that says of which versions it is, then the rows, then
-the registry's lowerings with the operators of the database that use them. A run of `torch-tpu conformance --matrix`
+the registry's lowerings with the operators that use them. A run of `torch-tpu conformance --matrix`
 makes results, `merge` puts them into the matrix; what was not run stays as it was.
 """
 
@@ -52,7 +52,7 @@ def name_of(column: Column) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """An operator of PyTorch's database with a dtype."""
+    """An operator of the catalog with a dtype."""
 
     op: str
     dtype: str
@@ -75,7 +75,8 @@ class Compiled(NamedTuple):
     untried: int
 
     def __str__(self) -> str:
-        share = f"{100 * self.good / self.tried:.2f}% of {self.tried}" if self.tried else "none was tried"
+        total = self.tried + self.untried  # what was not tried counts as if it did not compile
+        share = f"{100 * self.good / total:.2f}% of {total}" if self.tried else "none was tried"
         return f"{share}; {self.untried} not tried yet" if self.untried else share
 
 
@@ -86,10 +87,7 @@ class Matrix:
     versions: Mapping[str, str] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()
     lowerings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Entry of the registry -> the operators of the database whose strict programs it wrote; empty: no sample of the
-    database reaches it."""
-    tests: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Entry of the registry -> the files of tests/ in which a passing test makes a program with it."""
+    """Entry of the registry -> the operators whose programs it wrote here, in any mode."""
 
     def counts(self, column: Column) -> Counter[str]:
         """How many rows have which letter."""
@@ -137,11 +135,11 @@ def merge(matrix: Matrix, results: Iterable[Result], gaps: Gaps, registry: Itera
             continue
         key = (case.op, case.dtype)
         rows[key] = _with(rows.get(key) or _empty(case), column, *_judged(result, gaps))
-        if case.mode == "strict" and case.place == HERE:
+        if case.place == HERE:
             for name in result.lowerings:
                 uses.setdefault(name, set()).add(case.op)
     done = tuple(_inherit(rows[key]) for key in sorted(rows))
-    return Matrix(installed(), done, {name: tuple(sorted(uses[name])) for name in sorted(uses)}, matrix.tests)
+    return Matrix(installed(), done, {name: tuple(sorted(uses[name])) for name in sorted(uses)})
 
 
 def _empty(case: Case) -> Row:
@@ -200,9 +198,7 @@ def load(path: Path = FILE) -> Matrix:
         if "op" in line
     )
     uses = {line["lowering"]: tuple(line["by"]) for line in lines if "by" in line}
-    return Matrix(
-        first["versions"], rows, uses, {line["lowering"]: tuple(line["tests"]) for line in lines if "tests" in line}
-    )
+    return Matrix(first["versions"], rows, uses)
 
 
 def store(matrix: Matrix, path: Path = FILE) -> None:
@@ -213,9 +209,7 @@ def store(matrix: Matrix, path: Path = FILE) -> None:
     for row in matrix.rows:
         line = {"op": row.op, "dtype": row.dtype, "cells": row.cells}
         lines.append(line | ({"reasons": _by_reason(row.reasons)} if row.reasons else {}))
-    for name, ops in matrix.lowerings.items():
-        files = matrix.tests.get(name)
-        lines.append({"lowering": name, "by": list(ops)} | ({"tests": list(files)} if files else {}))
+    lines += [{"lowering": name, "by": list(ops)} for name, ops in matrix.lowerings.items()]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
 

@@ -85,8 +85,8 @@ def entered(mode: str) -> Iterator[Seen]:
 
 
 def operator(info: Any, mode: str) -> Callable[..., Any]:
-    """The operator of an entry of the database, to be called on the device."""
-    return _Compiled(info) if mode == "compiled" else info
+    """What an entry of the catalog is about, to be called on the device."""
+    return _Compiled(info) if mode == "compiled" else info.op
 
 
 class _Compiled:

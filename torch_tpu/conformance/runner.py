@@ -18,7 +18,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from torch_tpu.conformance import modes
-from torch_tpu.conformance.catalog import HERE, Case, dtype_of
+from torch_tpu.conformance.catalog import HERE, Case, dtype_of, packet
 
 SEED = 1234
 UNINITIALIZED = frozenset(
@@ -308,9 +308,9 @@ def reference(info: Any, call: Callable[[], Any]) -> tuple[Any, bool]:
 
 
 def _is_random(info: Any) -> bool:
-    """The database's entry seeds a generator itself, or the values are whatever was in memory."""
+    """The entry's function seeds a generator itself, or the values are whatever was in memory."""
     names = getattr(getattr(info.op, "__code__", None), "co_names", ())
-    return "wrapper_set_seed" in names or info.name.rpartition(".")[2] in UNINITIALIZED
+    return "wrapper_set_seed" in names or packet(info) in UNINITIALIZED
 
 
 Compare = Callable[[Any, Any, Setting, bool], None]

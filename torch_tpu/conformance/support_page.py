@@ -42,9 +42,6 @@ def _data(matrix: Matrix) -> str:
         "columns": [name_of(column).split() for column in COLUMNS],
         "reasons": list(texts),
         "rows": "\n".join(rows),
-        "lowerings": "\n".join(
-            "\t".join([name, " ".join(ops), " ".join(matrix.tests.get(name, ()))])
-            for name, ops in matrix.lowerings.items()
-        ),
+        "lowerings": "\n".join("\t".join([name, " ".join(ops)]) for name, ops in matrix.lowerings.items()),
     }
     return json.dumps(data).replace("<", "\\u003c")

@@ -239,7 +239,7 @@ class Trace:
         if rule.format_of:
             meta = _formatted(meta, results, [bound.get(name) for name in rule.format_of])
         if not form.written:
-            return self._new_results(op, meta, results)
+            return self._new_results(op, bound, meta, results)
         targets = self._targets(op, bound, form.written)
         if not form.is_out and rule.op != "aten::copy":
             _check_casts(targets, outs[form.num_new :])
@@ -308,7 +308,7 @@ class Trace:
                 return (), meta
             return tuple(Spec(tuple(t.shape), t.dtype) for t in targets if t is not None), meta
 
-    def _new_results(self, op: OpOverload, meta: Any, results: list[Value | None]) -> Any:
+    def _new_results(self, op: OpOverload, bound: dict[str, Any], meta: Any, results: list[Value | None]) -> Any:
         queue = list(results)
 
         def fresh(like: torch.Tensor | None) -> torch.Tensor | None:
@@ -322,11 +322,7 @@ class Trace:
             return like
 
         if meta is None:
-            made = [fresh(None) for _ in results]
-            kinds = [str(r.type) for r in op._schema.returns]
-            if kinds == ["List[Tensor]"]:
-                return made
-            return made[0] if len(kinds) == 1 else tuple(made)
+            return _as_declared(op, bound, [fresh(None) for _ in results])
         if isinstance(meta, torch.Tensor):
             return fresh(meta)
         return type(meta)(
@@ -358,7 +354,7 @@ class Trace:
             answers.append(
                 None
                 if value is None
-                else self._new_results(op, like, [value])
+                else self._new_results(op, bound, like, [value])
                 if like is not None
                 else self._bind_new(value)
             )
@@ -418,6 +414,8 @@ class Trace:
         wide: bool,
     ) -> Any:
         kind = _kind(str(argument.type))
+        if isinstance(given, int) and _kind(str(argument.real_type)) == "ScalarType":
+            return dtypes.numbered(given)
 
         def one(item: Any, index: int) -> Any:
             if (place, index) in data:
@@ -581,6 +579,19 @@ def _call_arguments(op: OpOverload, bound: dict[str, Any]) -> tuple[list[Any], d
     if is_factory and "device" not in named and any(a.name == "device" and a.kwarg_only for a in op._schema.arguments):
         named["device"] = torch.device("meta")
     return positional, named
+
+
+def _as_declared(op: OpOverload, bound: dict[str, Any], made: list[torch.Tensor | None]) -> Any:
+    """Results as the schema has them. Of several lists, self_out is as long as the argument self."""
+    queue, answers = list(made), list[Any]()
+    for returned in op._schema.returns:
+        if str(returned.type) != "List[Tensor]":
+            answers.append(queue.pop(0))
+            continue
+        like = bound.get(returned.name.removesuffix("_out"))
+        count = len(like) if isinstance(like, (list, tuple)) else len(queue)
+        answers.append([queue.pop(0) for _ in range(count)])
+    return answers[0] if len(answers) == 1 else tuple(answers)
 
 
 def _formatted(meta: Any, results: Sequence[Value | None], models: Sequence[Any]) -> Any:

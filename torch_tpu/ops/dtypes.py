@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -59,6 +60,13 @@ CLASSES = ("aten::nll_loss_forward", "aten::nll_loss2d_forward")
 """Operators whose target is a class, int64 or uint8."""
 
 SUBTRACTIONS = ("aten::sub", "aten::rsub")
+
+
+@cache
+def numbered(number: int) -> torch.dtype:
+    """The dtype that a number stands for in an argument of the type ScalarType, as calls of the device have it."""
+    dtype: torch.dtype = torch.ops.aten.empty.memory_format([0], dtype=number, device="meta").dtype
+    return dtype
 
 
 def check(op: str, arguments: Mapping[str, Any]) -> None:

@@ -15,17 +15,11 @@ from torch_tpu.ops import registry
 from torch_tpu.ops.registry import Context, lowering
 
 
-def _split_scalars(scalars: Value) -> list[Value]:
-    """The elements of a tensor that stands for a list of numbers, which promote as numbers do."""
-    parts = [hlo.index_in_dim(scalars, 0, index) for index in range(scalars.numel)]
-    return [Value(part.name, part.shape, part.dtype, weak=True) for part in parts]
-
-
 def _each(single: str, by_name: str | None = None) -> Callable[..., list[Value | None]]:
     """Applies an operator to every element; an argument that is not a list is the same for all.
 
     Args:
-        by_name: the operator takes the last argument (a number, list of numbers or tensor of numbers) by this name.
+        by_name: the operator takes the last argument (a number or list of numbers) by this name.
     """
 
     def foreach(ctx: Context, xs: Any, *rest: Any, **shared: Any) -> list[Value | None]:
@@ -33,8 +27,7 @@ def _each(single: str, by_name: str | None = None) -> Callable[..., list[Value |
         columns: list[Any] = [xs, *rest]
         named: dict[str, Any] = dict(shared)
         if by_name is not None and len(columns) == 4:
-            last = columns.pop()
-            named[by_name] = _split_scalars(last) if isinstance(last, Value) and last.ndim else last
+            named[by_name] = columns.pop()
         results: list[Value | None] = []
         for index, spec in enumerate(ctx.outs):
             arguments = [_pick(column, index) for column in columns]
@@ -104,8 +97,7 @@ for _name, (_list, _scalar) in BINARY.items():
 for _name in ("add", "mul", "div"):
     lowering(f"_foreach_{_name}.Tensor")(_each(f"{_name}.Tensor"))
 for _name in ("addcmul", "addcdiv"):
-    for _overload in ("Scalar", "ScalarList", "Tensor"):
-        lowering(f"_foreach_{_name}.{_overload}")(_each(_name, by_name="value"))
+    lowering(f"_foreach_{_name}.Scalar", f"_foreach_{_name}.ScalarList")(_each(_name, by_name="value"))
 lowering("_foreach_pow.List")(_each("pow.Tensor_Tensor"))
 lowering("_foreach_pow.Scalar", static_integral=("exponent",))(_each("pow.Tensor_Scalar"))
 lowering("_foreach_pow.ScalarList")(_each("pow.Tensor_Scalar"))

@@ -277,11 +277,3 @@ def index_fill(ctx: Context, x: Value, dim: int, positions: Value, value: Value)
     marks = add_at(hlo.full((size,), 0, torch.int32), wrap(positions, size), hlo.full(positions.shape, 1, torch.int32))
     chosen = hlo.broadcast_in_dim(hlo.greater(marks, 0), source.shape, [dim])
     return hlo.reshape(hlo.select(chosen, filling, source), x.shape)
-
-
-@lowering("repeat_interleave.Tensor")
-def repeat_interleave(ctx: Context, repeats: Value, output_size: int | None = None) -> Value:
-    """Place j belongs to the first element whose cumulative count exceeds j."""
-    total = ctx.out.shape[0] if output_size is None else output_size
-    ends = prefix_sum(hlo.convert(repeats, position_dtype(total)))
-    return hlo.convert(segment_of(ends, total), repeats.dtype)

@@ -184,7 +184,7 @@ def baddbmm(ctx: Context, x: Value, a: Value, b: Value, beta: Value | int = 1, a
     return _add_product(x, contract(a, b, ([2], [1]), ([0], [0]), platform=ctx.platform), beta, alpha)
 
 
-@lowering("baddbmm.dtype")
+@lowering("baddbmm.dtype", inferred=True)  # meta takes the dtype for beta
 def baddbmm_dtype(
     ctx: Context,
     x: Value,
@@ -194,7 +194,7 @@ def baddbmm_dtype(
     beta: Value | int = 1,
     alpha: Value | int = 1,
 ) -> Value:
-    return baddbmm(ctx, x, a, b, beta, alpha)
+    return hlo.convert(baddbmm(ctx, x, a, b, beta, alpha), out_dtype)
 
 
 @lowering("addbmm")
@@ -221,7 +221,7 @@ def foreach_mm(ctx: Context, xs: Sequence[Value], ys: Sequence[Value]) -> list[V
 
 @lowering("_compute_linear_combination")
 def compute_linear_combination(ctx: Context, x: Value, coefficients: Value) -> Value:
-    return contract(coefficients, x, ([1], [0]), platform=ctx.platform)
+    return hlo.convert(contract(coefficients, x, ([1], [0]), platform=ctx.platform), x.dtype)
 
 
 def linear_product(x: Value, weight: Value, platform: str) -> Value:

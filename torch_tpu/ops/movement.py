@@ -554,7 +554,6 @@ def unbind_copy(ctx: Context, x: Value, dim: int = 0) -> list[Value]:
     "alias_copy",
     "clone",
     "detach_copy",
-    "lift",
     "lift_fresh_copy",
     "view_copy",
     "_unsafe_view",

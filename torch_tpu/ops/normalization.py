@@ -288,13 +288,13 @@ def group_norm_backward(
 # Weight norm
 
 
-@lowering("_weight_norm_interface")
+@lowering("_weight_norm_interface", inferred=True)  # meta has the norms of float16 in float16, the CPU does not
 def weight_norm(ctx: Context, v: Value, g: Value, dim: int = 0) -> list[Value]:
     """v g / |v|, and |v|, the 2-norm over all dimensions but the first or last."""
     kept = dim % v.ndim
     x = wide(v)
     norm = hlo.sqrt(hlo.reduce_sum(x * x, [d for d in range(v.ndim) if d != kept], keep_dim=True))
-    return [x * (hlo.convert(g, x.dtype) / norm), norm]
+    return [hlo.convert(x * (hlo.convert(g, x.dtype) / norm), v.dtype), norm]
 
 
 @lowering("_weight_norm_interface_backward")

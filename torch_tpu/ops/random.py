@@ -364,14 +364,17 @@ def randint_like_low(ctx: Context, x: Value, low: int, high: int, dtype: torch.d
     return integers(ctx, ctx.out.shape, low, high - low)
 
 
-@lowering("randint_like.Tensor", "randint_like.Tensor_generator", random=True)
+@lowering(
+    "randint_like.Tensor", "randint_like.Tensor_generator", random=True, inferred=True
+)  # meta wants it on the CPU
 def randint_like_tensor(ctx: Context, x: Value, high: Value, dtype: torch.dtype | None = None) -> Value:
     """The bound is on the device. Larger ones than 2^32 use the remainder of 64 bits, off by less than high / 2^64."""
     span = hlo.convert(hlo.reshape(high, ()), torch.uint64)
-    drawn = words(ctx, ctx.out.shape)
+    drawn = words(ctx, x.shape)
     wide = hlo.convert(drawn[0], torch.uint64) | hlo.shift_left(hlo.convert(drawn[1], torch.uint64), 32)
-    large = hlo.broadcast_to(hlo.greater(span, 1 << 32), ctx.out.shape)
-    return hlo.convert(hlo.select(large, hlo.remainder(wide, span), scaled(drawn, span)), torch.int64)
+    large = hlo.broadcast_to(hlo.greater(span, 1 << 32), x.shape)
+    chosen = hlo.convert(hlo.select(large, hlo.remainder(wide, span), scaled(drawn, span)), torch.int64)
+    return hlo.convert(chosen, dtype or x.dtype)
 
 
 def _last(dtype: torch.dtype) -> int:
@@ -464,7 +467,7 @@ def fused_dropout(ctx: Context, x: Value, p: Value | float) -> tuple[Value, Valu
     return _dropped(ctx, x, number(p, p.dtype if isinstance(p, Value) else torch.float32))
 
 
-@lowering("native_dropout_backward", data=("scale",))
+@lowering("native_dropout_backward", "_masked_scale", data=("scale",))
 def native_dropout_backward(ctx: Context, grad: Value, mask: Value, scale: Value | float) -> Value:
     compute = hlo.compute_dtype(ctx.out.dtype)
     factor = hlo.convert(mask, compute) * number(scale, compute)

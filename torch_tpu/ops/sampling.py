@@ -98,7 +98,7 @@ def standard_gamma_grad(ctx: Context, alpha: Value, sample: Value) -> Value:
         return hlo.greater(term, total * 2.0**-53) | hlo.greater(hlo.abs(change), hlo.abs(slope) * 2.0**-53)
 
     total, slope = until_settled([one, zero, one, zero], step, active, 20000)[:2]
-    return -(x / a) * (total * (hlo.log(x) - hlo.digamma(a + 1)) + slope)
+    return hlo.convert(-(x / a) * (total * (hlo.log(x) - hlo.digamma(a + 1)) + slope), alpha.dtype)
 
 
 # -- counts ---------------------------------------------------------------------------------------------------------

@@ -159,8 +159,8 @@ def log_add_exp(a: Value, b: Value) -> Value:
 
 @lowering("logcumsumexp", "_logcumsumexp")
 def logcumsumexp(ctx: Context, x: Value, dim: int) -> Value:
-    x = hlo.convert(x, wide_dtype(ctx, x.dtype))
+    narrow, x = x.dtype, hlo.convert(x, wide_dtype(ctx, x.dtype))
     if x.dtype.is_complex:  # the logarithm of zero has no angle
         nothing = complex(float("-inf"), 0)
         x = hlo.select(hlo.equal(hlo.real(x), float("-inf")), nothing, x)
-    return scan([x], _one(log_add_exp), dim % max(x.ndim, 1))[0]
+    return hlo.convert(scan([x], _one(log_add_exp), dim % max(x.ndim, 1))[0], narrow)
