@@ -340,6 +340,18 @@ def retype_arguments(args: Sequence[Any]) -> bool:
     return changed
 
 
+def _widen_classes(op: OpOverload, *args: Any) -> Any:
+    """Classes may be bytes, which PyTorch's meta kernels do not take."""
+    wide = [arg.long() if isinstance(arg, torch.Tensor) and arg.dtype is torch.uint8 else arg for arg in args]
+    return op(*wide) if any(new is not old for new, old in zip(wide, args, strict=True)) else NotImplemented
+
+
+SPECIAL |= {
+    f"aten::{packet.__name__}": partial(_widen_classes, packet.default)
+    for packet in (aten.nll_loss_forward, aten.nll_loss_backward)
+}
+
+
 def _fill_range(op: OpOverload, *args: Any) -> torch.Tensor:
     """An out= of the right number of elements keeps its shape."""
     *numbers, out = args
