@@ -18,6 +18,7 @@ from torch._prims_common.wrappers import _resize_output_check
 from torch_tpu import _plug, errors, hlo
 from torch_tpu.eager import transfer
 from torch_tpu.eager.program import Program, aval_id, num_bytes, spec_of
+from torch_tpu.eager.trace import without_alerts
 from torch_tpu.ops import registry, schema
 from torch_tpu.ops.registry import Lowering, Spec
 from torch_tpu.runtime import platform
@@ -399,6 +400,7 @@ def resize_outputs(op: OpOverload, args: Sequence[Any]) -> bool:
     return changed
 
 
+@without_alerts()
 def _wanted_sizes(op: OpOverload, form: schema.Form, metas: Sequence[Any]) -> list[torch.Tensor | None] | None:
     """The `out=` arguments as PyTorch's meta kernel of the overload, or of its functional form, would leave them."""
     pairs = list(zip(op._schema.arguments, metas, strict=True))
