@@ -41,8 +41,6 @@ def local_scalar_dense(tensor: torch.Tensor) -> Any:
 
 @operator("equal")
 def equal(x: torch.Tensor, y: torch.Tensor) -> bool:
-    if x.dtype is not y.dtype:
-        raise RuntimeError(f"Expected object of data type {x.dtype} but got data type {y.dtype} for argument 'other'")
     if x.device != y.device:
         raise RuntimeError(f"Expected all tensors to be on the same device, but found {x.device} and {y.device}")
     return x.shape == y.shape and bool((x == y).all().item())
