@@ -24,14 +24,15 @@ enum class ArgKind : uint8_t { kTensor, kTensorList, kScalar, kScalarList, kFloa
 // known to follow; a forward one waits for its backward one and the optimizer, so that a step is one program.
 enum class Part : uint8_t { kOperator, kInference, kForward, kBackward };
 
+// Which elements a tensor that is read may share with one that is written: any, none, or only all of them in the same order.
+enum class Overlap : uint8_t { kAny, kWhole, kNone };
+
 struct Arg {
   ArgKind kind;
+  Overlap overlap = Overlap::kAny;
   bool written = false, is_static = false, is_static_integral = false, is_data = false;
   std::optional<c10::IValue> fallback;
 };
-
-// Which elements a tensor that is written may share with one that is read: any, none, or only all of them in the same order.
-enum class Overlap : uint8_t { kAny, kWhole, kNone };
 
 // An ATen overload, or a graph of torch.compile, which has no handle.
 struct Op {
@@ -41,8 +42,7 @@ struct Op {
   int64_t id;
   Kind kind = Kind::kUnknown;
   Part part = Part::kOperator;
-  bool writes = false, is_copy = false, is_foreach = false, reads_views = false;
-  Overlap overlap = Overlap::kAny;
+  bool writes = false, is_copy = false, is_foreach = false, reads_views = false, refuses_overlap = false;
   int64_t counted = -1;  // of arange: the argument that says where to end
   std::vector<Arg> args;
   py::object overload;  // torch._ops.OpOverload

@@ -106,7 +106,7 @@ bool share_copy(at::ArrayRef<c10::IValue> args) {
 }
 
 // Refuses what PyTorch refuses: a tensor that is written and shares elements with one that is read. Items of lists are
-// written from the items beside them.
+// written from the items beside them. A mask among indices becomes integers, and the call is looked at again.
 void refuse_overlap(const Op& op, at::ArrayRef<c10::IValue> args) {
   auto item = [&](size_t arg, size_t place) {
     if (args[arg].isTensor()) return args[arg].toTensor();
@@ -114,16 +114,16 @@ void refuse_overlap(const Op& op, at::ArrayRef<c10::IValue> args) {
     const auto list = args[arg].toListRef();
     return place < list.size() && list[place].isTensor() ? list[place].toTensor() : at::Tensor();
   };
-  for (size_t to = 0; to < args.size(); ++to) {
-    if (!op.args[to].written) continue;
-    for (size_t from = 0; from < args.size(); ++from) {
-      const auto length = std::max(args[to].isList() ? args[to].toListRef().size() : 1,
-                                   args[from].isList() ? args[from].toListRef().size() : 1);
-      for (size_t i = 0; i < length && !op.args[from].written; ++i) {
+  auto length = [&](size_t arg) { return args[arg].isList() ? args[arg].toListRef().size() : 1; };
+  for (size_t from = 0; from < args.size(); ++from) {
+    const auto overlap = op.args[from].overlap;
+    for (size_t to = 0; to < args.size() && overlap != Overlap::kAny; ++to) {
+      for (size_t i = 0; i < std::max(length(to), length(from)) && op.args[to].written; ++i) {
         const auto target = item(to, i), source = item(from, i);
         if (!target.defined() || !source.defined()) continue;
-        op.overlap == Overlap::kNone ? at::assert_no_overlap(target, source)
-                                     : at::assert_no_partial_overlap(target, source);
+        if (overlap == Overlap::kWhole) at::assert_no_partial_overlap(target, source);
+        if (overlap == Overlap::kNone && source.scalar_type() == at::kBool && args[from].isList()) return;
+        if (overlap == Overlap::kNone) at::assert_no_overlap(target, source);
       }
     }
   }
@@ -225,7 +225,7 @@ struct Kernel final : c10::OperatorKernel {
       }
       if (op->kind == Kind::kProgram) {
         packed->pack(*op, args);
-        if (packed->shares && op->overlap != Overlap::kAny) refuse_overlap(*op, args);
+        if (packed->shares && op->refuses_overlap) refuse_overlap(*op, args);
         auto found = packed->cacheable ? table.find(packed->key) : table.end();
         if (found != table.end()) {
           const auto entry = found->second;  // another thread may clear the table meanwhile
@@ -282,16 +282,18 @@ struct Kernel final : c10::OperatorKernel {
     const auto kind = plan["kind"].cast<std::string>();
     auto names = [&](const char* field) { return plan[field].cast<std::unordered_set<std::string>>(); };
     const auto fixed = names("static"), integral = names("static_integral"), data = names("data");
+    const auto overlap = plan["overlap"].cast<std::unordered_map<std::string, std::string>>();
+    op->refuses_overlap = !overlap.empty();
     const auto& arguments = op->handle->schema().arguments();
     for (size_t i = 0; i < arguments.size(); ++i) {
+      if (const auto found = overlap.find(arguments[i].name()); found != overlap.end())
+        op->args[i].overlap = found->second == "none" ? Overlap::kNone : Overlap::kWhole;
       op->args[i].is_static = fixed.count(arguments[i].name()) || fixed.count("*");
       op->args[i].is_static_integral = integral.count(arguments[i].name());
       op->args[i].is_data = data.count(arguments[i].name());
     }
     op->reads_views = plan["views"].cast<bool>();
     op->counted = plan["counted"].cast<int64_t>();
-    const auto overlap = plan["overlap"].cast<std::string>();
-    op->overlap = overlap == "any" ? Overlap::kAny : overlap == "whole" ? Overlap::kWhole : Overlap::kNone;
     op->kind = kind == "program" ? Kind::kProgram : kind == "python" ? Kind::kPython : Kind::kComposite;
   }
 };

@@ -60,6 +60,7 @@ def test_closeness():
     check("allclose", [1.0, 2.0], [1.0, 2.0 + 1e-7])
     check(lambda x, y: torch.equal(x, y), (3,), (3,))
     check(lambda x: torch.equal(x, x.clone()), (3,), dtypes=ALL)
+    check(lambda x: torch.equal(x.trunc(), x.long()), (3,))
     check("isreal", [1 + 0j, 1j], dtypes=(C64,))
     check("isfinite", [1.0, nan, inf], dtypes=(F32, BF16))
 

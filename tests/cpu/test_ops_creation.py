@@ -118,6 +118,13 @@ def test_memory_that_nobody_has_written(dtype, deterministic, counters):
     assert not counters.fallbacks
 
 
+def test_what_gpus_do_not_compute_the_same_every_time(deterministic, counters):
+    x = torch.tensor([[3.0, 1.0, 2.0]], device="tpu")
+    assert x.median(1).values.item() == 2 and x.nanmedian(1).indices.item() == 2 and x.mode(1).values.item() == 1
+    assert x.histc(3).tolist() == torch.histc(x, 3, out=torch.empty(0, device="tpu")).tolist() == [1, 1, 1]
+    assert not counters.fallbacks
+
+
 def test_out():
     for device in ("cpu", "tpu"):
         out = torch.empty(0, device=device)

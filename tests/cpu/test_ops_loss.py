@@ -43,7 +43,8 @@ def test_cross_entropy_options():
     check("cross_entropy", (4, 3), values([-100] * 4, torch.int64))
     check("cross_entropy", (4, 3), random(4, 3, low=0, high=1), label_smoothing=0.2)
     check("cross_entropy", (3,), values(1, torch.int64))
-    check("nll_loss", (4, 3), values([0, 1, 2, 1], torch.int64), ignore_index=1)
+    for dtype in (torch.int64, torch.uint8):
+        check("nll_loss", (4, 3), values([0, 1, 2, 1], dtype), ignore_index=1)
     check_error("cross_entropy", (4, 3), index(5, high=3), match="batch_size|batch size")
 
 

@@ -121,6 +121,20 @@ def test_all_elements_in_the_same_order_may_be_shared(counters):
     assert not counters.fallbacks
 
 
+def test_masks_and_copies_may_be_of_what_is_written(counters):
+    for device in ("cpu", "tpu"):
+        mask = torch.tensor([True, False, True], device=device)
+        x, index = torch.arange(3.0, device=device), torch.tensor([2, 0, 1], device=device)
+        x[mask] = x[1]
+        assert x.tolist() == [1, 1, 1]
+        torch.index_add(x, 0, index, x * 2, out=x)
+        x.masked_fill_(mask, x[1]), x.masked_scatter_(mask, x), x.index_fill_(0, index[:1], x[0])
+        assert x.tolist() == [3, 3, 3]
+        mask[mask] = False
+        assert not mask.any()
+    assert not counters.fallbacks
+
+
 def test_a_program_for_any_offset_refuses_those_that_overlap(counters):
     x = torch.arange(8.0, device="tpu")
     x[:2].add_(x[2:4])

@@ -50,7 +50,7 @@ def resolve(name: str, overload: str) -> OpOverload:
 def prepare(op: OpOverload) -> dict[str, Any]:
     """How an overload is served: kind is program, python or composite; and which arguments are constants or data.
 
-    `overlap` says which elements a written argument may share with the others: any, whole (all, in the same order), none.
+    `overlap` says of arguments that are read which elements they may share with one that is written.
     """
     ops.load()
     configure.configure()

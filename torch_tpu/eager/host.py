@@ -18,6 +18,7 @@ from torch._prims_common.wrappers import _resize_output_check
 from torch_tpu import _plug, errors, hlo
 from torch_tpu.eager import transfer
 from torch_tpu.eager.program import Program, aval_id, num_bytes, spec_of
+from torch_tpu.eager.trace import without_alerts
 from torch_tpu.ops import registry, schema
 from torch_tpu.ops.registry import Lowering, Spec
 from torch_tpu.runtime import platform
@@ -40,8 +41,6 @@ def local_scalar_dense(tensor: torch.Tensor) -> Any:
 
 @operator("equal")
 def equal(x: torch.Tensor, y: torch.Tensor) -> bool:
-    if x.dtype is not y.dtype:
-        raise RuntimeError(f"Expected object of data type {x.dtype} but got data type {y.dtype} for argument 'other'")
     if x.device != y.device:
         raise RuntimeError(f"Expected all tensors to be on the same device, but found {x.device} and {y.device}")
     return x.shape == y.shape and bool((x == y).all().item())
@@ -342,6 +341,18 @@ def retype_arguments(args: Sequence[Any]) -> bool:
     return changed
 
 
+def _widen_classes(op: OpOverload, *args: Any) -> Any:
+    """Classes may be bytes, which PyTorch's meta kernels do not take."""
+    wide = [arg.long() if isinstance(arg, torch.Tensor) and arg.dtype is torch.uint8 else arg for arg in args]
+    return op(*wide) if any(new is not old for new, old in zip(wide, args, strict=True)) else NotImplemented
+
+
+SPECIAL |= {
+    f"aten::{packet.__name__}": partial(_widen_classes, packet.default)
+    for packet in (aten.nll_loss_forward, aten.nll_loss_backward)
+}
+
+
 def _fill_range(op: OpOverload, *args: Any) -> torch.Tensor:
     """An out= of the right number of elements keeps its shape."""
     *numbers, out = args
@@ -389,6 +400,7 @@ def resize_outputs(op: OpOverload, args: Sequence[Any]) -> bool:
     return changed
 
 
+@without_alerts()
 def _wanted_sizes(op: OpOverload, form: schema.Form, metas: Sequence[Any]) -> list[torch.Tensor | None] | None:
     """The `out=` arguments as PyTorch's meta kernel of the overload, or of its functional form, would leave them."""
     pairs = list(zip(op._schema.arguments, metas, strict=True))

@@ -57,6 +57,20 @@ class RandomState:
         return self.value
 
 
+@contextlib.contextmanager
+def without_alerts() -> Iterator[None]:
+    """For meta kernels, some of which say that GPUs do not compute the same every time; the lowerings do."""
+    state = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    if not state[0]:
+        yield
+        return
+    torch._C._set_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch._C._set_deterministic_algorithms(state[0], warn_only=state[1])
+
+
 class Trace:
     """One function under construction and the storages it knows."""
 
@@ -273,6 +287,7 @@ class Trace:
             v for v in registry.apply(rule, Context(rule.op, (), self.platform), positional, named) if v is not None
         ]
 
+    @without_alerts()
     def _metadata(
         self, op: OpOverload, form: schema.Form, functional: OpOverload, bound: dict[str, Any]
     ) -> tuple[tuple[Spec, ...], Any]:

@@ -26,24 +26,17 @@ RENAMED = {
 }
 """Functional packets that are not named like the overload that writes."""
 
-ELEMENTWISE = frozenset({"copy", "where", "cumsum", "cumprod", "complex", "polar"})
+ELEMENTWISE = frozenset({"complex", "copy", "cumprod", "cumsum", "masked_fill", "masked_scatter", "polar", "where"})
 """Packets that write an element where they read it, and are not tagged pointwise."""
 
-ELSEWHERE = frozenset(
-    {"index_add", "index_copy", "index_put", "_index_put_impl", "index_fill", "index_reduce", "index_select", "gather"}
-    | {
-        "scatter",
-        "scatter_add",
-        "scatter_reduce",
-        "masked_fill",
-        "masked_scatter",
-        "masked_select",
-        "put",
-        "take",
-        "cat",
-    }
+PLACES = frozenset(
+    {"index_add", "index_copy", "index_fill", "index_put", "_index_put_impl", "index_reduce", "put", "scatter"}
+    | {"scatter_add", "scatter_reduce"}
 )
-"""Packets that write other elements than they read."""
+"""Packets that write to the places which an index names."""
+
+PICKS = frozenset({"cat", "gather", "index_select", "masked_select", "take"})
+"""Packets that write what they read from other places."""
 
 CASTS = frozenset(
     {"add", "addr", "all", "any", "argmax", "argmin", "bernoulli", "cat", "_chunk_cat", "cholesky", "cholesky_inverse"}
@@ -81,13 +74,22 @@ def returns_view(op: OpOverload) -> bool:
     return any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns)
 
 
-def overlap_of(op: OpOverload) -> str:
-    """Which elements PyTorch lets a written argument share with the others: any, whole (all, in the same order), none."""
+def overlap_of(op: OpOverload) -> dict[str, str]:
+    """Which elements PyTorch lets an argument that is read share with one that is written, for those where it looks.
+
+    Either "none", or "whole": all of them, in the same order.
+    """
     name = op._schema.name.removeprefix("aten::")
     packet = name.removesuffix("_")
-    if packet in ELSEWHERE:
-        return "none"
-    return "whole" if torch.Tag.pointwise in op.tags or packet in ELEMENTWISE or name.startswith("_foreach_") else "any"
+    read = [a.name for a in op._schema.arguments if "Tensor" in str(a.type) and not is_written(a) and a.name != "value"]
+    if not op._schema.is_mutable:
+        return {}
+    if packet in PICKS:
+        return dict.fromkeys(read, "none")
+    if packet in PLACES:
+        return {given: "whole" if given == "self" else "none" for given in read}
+    is_elementwise = torch.Tag.pointwise in op.tags or packet in ELEMENTWISE or name.startswith("_foreach_")
+    return dict.fromkeys(read, "whole") if is_elementwise else {}
 
 
 def casts_out(op: OpOverload) -> bool:
