@@ -22,6 +22,7 @@ _DEPTHS: tuple[dict[str, Any], ...] = (
     {"layers": (1, 1, 1, 1)},
     {"depth": 2},
     {"num_features": 64},
+    {"mlp_ratio": 1 / 16},
     {},
 )
 _FRAGMENTS: list[torch.library.Library] = []
