@@ -90,6 +90,13 @@ def test_everything_that_a_rule_makes_can_be_given():
     assert made["flattened_patches"][0, :5, :2].tolist() == [[1, 1], [1, 2], [1, 3], [1, 4], [2, 1]]
 
 
+def test_inputs_without_a_part_that_takes_them_are_not_given():
+    def forward(self, input_ids=None, pixel_values=None, input_features=None): ...
+
+    assert list(Maker(small("gemma4"), forward, "image").make()) == ["input_ids"]
+    assert list(Maker(small("llava"), forward, "image").make()) == ["input_ids", "pixel_values", "input_features"]
+
+
 def test_inputs_follow_the_signature():
     def forward(self, input_ids=None, attention_mask=None, unknown=None, labels=None): ...
 

@@ -46,6 +46,8 @@ WANTED = (
     "feature_attention_mask",
 )
 """Parameters that are given wherever a model has them, besides those that it requires."""
+TOWERS = {"pixel_values": "vision_config", "input_features": "audio_config", "input_features_mask": "audio_config"}
+"""The nested configuration without which a model has nothing that takes an input."""
 INSTEAD = ("inputs_embeds", "hidden_states", "encoder_hidden_states", "query_embeds", "pixel_values_videos")
 """Parameters that stand for others, so that they are not given unless a model requires them."""
 
@@ -89,6 +91,8 @@ class Maker:
 
     def _applies(self, name: str) -> bool:
         names = inspect.signature(self.forward).parameters
+        if getattr(self.config, TOWERS.get(name, ""), self) is None:
+            return False
         if name == "attention_mask":
             return "input_ids" in names
         if name in ("decoder_input_ids",):
