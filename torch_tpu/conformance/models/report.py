@@ -92,8 +92,8 @@ def as_markdown(results: Sequence[ModelResult]) -> str:
     lines += ["", "## What the CPU does not run here", ""]
     lines += ["As it is built here: a row in `exceptions.toml` may help; some needs a package."]
     kinds = {name: next(kind for kind, pattern in KINDS if re.search(pattern, why)) for name, why in absent.items()}
-    for kind, count in Counter(kinds.values()).most_common():
-        lines += ["", f"### Because {kind}: {count}", ""]
+    for kind, number in Counter(kinds.values()).most_common():
+        lines += ["", f"### Because {kind}: {number}", ""]
         lines += [f"- `{name}`: {_cell(absent[name])}" for name in sorted(absent) if kinds[name] == kind]
     return "\n".join(lines) + "\n"
 
