@@ -62,8 +62,39 @@ def test_overrides_win_also_in_nested_configurations():
 
 
 def test_fewer_layers_of_the_original_shape():
-    config = shrink(transformers.BertConfig(), narrow=False)
+    config = shrink(transformers.BertConfig(), manner="shallow")
     assert (config.hidden_size, config.num_hidden_layers, config.vocab_size) == (768, 2, VOCABULARY)
+
+
+def test_scaled_widths_keep_their_proportions():
+    config = shrink(transformers.BertConfig(), manner="scaled")
+    assert (config.hidden_size, config.intermediate_size, config.num_attention_heads) == (96, 384, 12)
+    hiera = shrink(transformers.CONFIG_MAPPING["sam2_hiera_det_model"](), manner="scaled")
+    assert hiera.embed_dim_per_stage == [hiera.hidden_size * 2**i for i in range(4)]
+
+
+def test_open_fields_are_filled_where_a_model_needs_them():
+    assert small("lfm2_moe").layer_types is None
+    filled = shrink(transformers.CONFIG_MAPPING["lfm2_moe"](), manner="filled")
+    assert filled.layer_types == ["full_attention"] * filled.num_hidden_layers
+
+
+def test_everything_that_a_rule_makes_can_be_given():
+    def forward(self, input_ids, flattened_patches=None, inputs_embeds=None, unknown=None): ...
+
+    config = small("pix2struct_vision_model")
+    assert list(Maker(config, forward).make()) == ["input_ids"]
+    made = Maker(config, forward, everything=True).make()
+    assert list(made) == ["input_ids", "flattened_patches"]
+    assert made["flattened_patches"].shape == (2, 16, 2 + config.patch_embed_hidden_size)
+    assert made["flattened_patches"][0, :5, :2].tolist() == [[1, 1], [1, 2], [1, 3], [1, 4], [2, 1]]
+
+
+def test_inputs_without_a_part_that_takes_them_are_not_given():
+    def forward(self, input_ids=None, pixel_values=None, input_features=None): ...
+
+    assert list(Maker(small("gemma4"), forward, "image").make()) == ["input_ids"]
+    assert list(Maker(small("llava"), forward, "image").make()) == ["input_ids", "pixel_values", "input_features"]
 
 
 def test_inputs_follow_the_signature():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
+import itertools
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,7 @@ import torch
 from torch_tpu.conformance.models import inputs as making
 from torch_tpu.conformance.models import others
 from torch_tpu.conformance.models.recipe import MAX_PARAMETERS, SEED, NotApplicable, Recipe, scatter, short, try_out
-from torch_tpu.conformance.models.shrink import shrink
+from torch_tpu.conformance.models.shrink import MANNERS, shrink
 
 PREFERENCE = (
     r".*ForCausalLM",
@@ -89,6 +90,7 @@ def transformers_recipe(model_type: str) -> Recipe:
     Raises:
         NotApplicable: no class of it runs on the CPU with inputs made here.
     """
+    others.declare_torchvision()
     from transformers import CONFIG_MAPPING
 
     rules = exceptions().get("transformers", {}).get(model_type, {})
@@ -97,9 +99,9 @@ def transformers_recipe(model_type: str) -> Recipe:
     config_class = CONFIG_MAPPING[model_type]
     default, reasons = rules.get("default", {}), []
     found = [kind for kind in classes(config_class) if rules.get("class") in (None, kind.__name__)]
-    for kind, narrow in [*((kind, True) for kind in found[:4]), (found[0], False)]:
+    for kind, manner in [*((kind, "narrow") for kind in found[:4]), *((found[0], other) for other in MANNERS[1:])]:
         try:
-            config = shrink(config_class(**default), default | rules.get("config", {}), narrow=narrow)
+            config = shrink(config_class(**default), default | rules.get("config", {}), manner=manner)
             return recipe_of(kind, config, rules.get("inputs", {}))
         except NotApplicable as error:
             reasons.append(str(error))
@@ -128,10 +130,10 @@ def recipe_of(kind: Any, config: Any, given: Mapping[str, Any], limit: int | Non
     model = kind(config).float().eval()
     scatter(model)
     reasons = []
-    layouts = [given["variant"]] if "variant" in given else making.variants(config, model.forward)
-    for variant in layouts:
+    layouts = [given["variant"]] if "variant" in given else list(making.variants(config, model.forward))
+    for everything, variant in itertools.product((False, True), layouts):
         try:
-            values = making.Maker(config, model.forward, variant, given).make()
+            values = making.Maker(config, model.forward, variant, given, everything).make()
             values = _with_features(model, config, values)
             wanted = {} if given.get("labels") is False else making.labels(kind.__name__, config, values)
             if "labels" not in inspect.signature(model.forward).parameters:
@@ -156,7 +158,7 @@ def _nested(config: Any) -> Iterator[Any]:
 def family(inputs: Mapping[str, Any]) -> str:
     """text, vision, audio, multimodal, or other."""
     text = "input_ids" in inputs or "inputs_embeds" in inputs
-    sight = any(name.startswith("pixel") for name in inputs)
+    sight = any(name.startswith("pixel") or name.endswith("_patches") for name in inputs)
     sound = any(name in inputs for name in ("input_features", "input_values", "spectrogram"))
     match (text, sight, sound):
         case (True, False, False):
@@ -186,13 +188,11 @@ def _with_features(model: Any, config: Any, values: dict[str, Any]) -> dict[str,
     maker = making.Maker(config, model.forward)
     for method, source, names in _FEATURES:
         token = maker.find(*names)
-        owner = next((part for part in model.modules() if hasattr(part, method)), None)
-        if source not in values or token is None or owner is None:
+        functions = [getattr(part, method) for part in model.modules() if hasattr(part, method)]
+        functions = [one for one in functions if {source, "input_features"} & inspect.signature(one).parameters.keys()]
+        if source not in values or token is None or not functions:
             continue
-        function = getattr(owner, method)
-        accepted = inspect.signature(function).parameters
-        if source not in accepted and "input_features" not in accepted:
-            continue
+        function, accepted = functions[0], inspect.signature(functions[0]).parameters
         with torch.no_grad():
             features = function(**{name: value for name, value in values.items() if name in accepted})
         count = _count(features)

@@ -22,11 +22,13 @@ PATCHES = 4
 """Patches along each side of an image for models that take patches."""
 
 VARIANTS: dict[str, tuple[str, ...]] = {
-    "pixel_values": ("image", "images", "tiles", "patches", "pairs"),
+    "pixel_values": ("image", "images", "tiles", "patches", "pairs", "frames"),
     "pixel_values_videos": ("video", "patches"),
     "input_features": ("bands first", "frames first"),
     "input_values": ("samples", "channel", "spectrogram"),
 }
+GRIDS = ("image_grid_thw", "grid_thw", "image_grid_hw", "image_sizes", "target_sizes", "spatial_shapes", "merge_sizes")
+"""Parameters that go with images of several sizes."""
 WANTED = (
     "input_ids",
     "attention_mask",
@@ -34,8 +36,7 @@ WANTED = (
     "input_features",
     "input_values",
     "decoder_input_ids",
-    "image_grid_thw",
-    "image_sizes",
+    *GRIDS,
     "mm_token_type_ids",
     "token_type_ids",
     "bbox",
@@ -45,6 +46,10 @@ WANTED = (
     "feature_attention_mask",
 )
 """Parameters that are given wherever a model has them, besides those that it requires."""
+TOWERS = {"pixel_values": "vision_config", "input_features": "audio_config", "input_features_mask": "audio_config"}
+"""The nested configuration without which a model has nothing that takes an input."""
+INSTEAD = ("inputs_embeds", "hidden_states", "encoder_hidden_states", "query_embeds", "pixel_values_videos")
+"""Parameters that stand for others, so that they are not given unless a model requires them."""
 
 
 @dataclass
@@ -56,6 +61,8 @@ class Maker:
     variant: str = ""
     given: Mapping[str, Any] = field(default_factory=dict)
     """Sizes and values from `exceptions.toml`, by the parameter's name."""
+    everything: bool = False
+    """Gives each input that there is a rule for, also those that a model does not require."""
     generator: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(7))
 
     def make(self) -> dict[str, torch.Tensor]:
@@ -67,7 +74,7 @@ class Maker:
         found: dict[str, Any] = {}
         for name, parameter in inspect.signature(self.forward).parameters.items():
             required = parameter.default is parameter.empty and parameter.kind == parameter.POSITIONAL_OR_KEYWORD
-            wanted = name in WANTED and self._applies(name)
+            wanted = name in (set(_MAKERS) - set(INSTEAD) if self.everything else WANTED) and self._applies(name)
             if (
                 name == "self"
                 or name in self.given.get("omit", ())
@@ -84,6 +91,8 @@ class Maker:
 
     def _applies(self, name: str) -> bool:
         names = inspect.signature(self.forward).parameters
+        if getattr(self.config, TOWERS.get(name, ""), self) is None:
+            return False
         if name == "attention_mask":
             return "input_ids" in names
         if name in ("decoder_input_ids",):
@@ -92,7 +101,7 @@ class Maker:
             return "pixel_values" in names
         if name == "pixel_values":
             return self.variant not in ("text only", "") or names[name].default is inspect.Parameter.empty
-        if name in ("image_grid_thw", "image_sizes"):
+        if name in GRIDS:
             return self.variant not in ("text only", "", "image") and "pixel_values" in names
         return True
 
@@ -167,6 +176,8 @@ class Maker:
                 return self.patches()
             case "pairs":
                 return self.normal(BATCH, 2, 3, side, side)
+            case "frames":
+                return self.video()
         return self.normal(BATCH, self.channels, side, side)
 
     def video(self) -> torch.Tensor:
@@ -188,9 +199,20 @@ class Maker:
         return self.normal(BATCH, LENGTH, self.find("hidden_size", "d_model"))
 
     def patches(self) -> torch.Tensor:
-        depth = self.find("temporal_patch_size") or 1
+        depth = self.find("temporal_patch_size", "patch_temporal") or 1
         depth = depth if isinstance(depth, int) else 1
         return self.normal(BATCH * PATCHES * PATCHES, self.channels * depth * self.patch**2)
+
+    def flat_patches(self) -> torch.Tensor:
+        """Patches that begin with their row and column, counted from 1."""
+        places = torch.cartesian_prod(*[torch.arange(1, PATCHES + 1)] * 2).float().expand(BATCH, -1, -1)
+        return torch.cat([places, self.normal(*places.shape[:2], self.find("patch_embed_hidden_size"))], -1)
+
+    def hidden_patches(self) -> torch.Tensor:
+        """Which patches of an image or video a model has to guess: the first half."""
+        frames, depth = (self.find(name) or 1 for name in ("num_frames", "tubelet_size"))
+        count = frames // depth * (self.side // self.patch) ** 2
+        return (torch.arange(count) < count // 2).expand(BATCH, count).clone()
 
     def samples(self) -> torch.Tensor:
         length = self.given.get("samples", 3200)
@@ -235,6 +257,14 @@ _MAKERS: dict[str, Callable[[Maker], Any]] = {
     "pixel_values_videos": Maker.video,
     "image_grid_thw": lambda m: torch.tensor([[1, PATCHES, PATCHES]] * BATCH),
     "grid_thw": lambda m: torch.tensor([[1, PATCHES, PATCHES]] * BATCH),
+    "image_grid_hw": lambda m: torch.tensor([[PATCHES, PATCHES]] * BATCH),
+    "target_sizes": lambda m: torch.tensor([[PATCHES, PATCHES]] * BATCH),
+    "spatial_shapes": lambda m: torch.tensor([[PATCHES, PATCHES]] * BATCH),
+    "merge_sizes": lambda m: torch.tensor([2] * BATCH),
+    "num_patches": lambda m: PATCHES * PATCHES,
+    "bool_masked_pos": Maker.hidden_patches,
+    "flattened_patches": Maker.flat_patches,
+    "latents": lambda m: m.normal(BATCH, m.find("hidden_size", "d_model"), LENGTH),
     "image_sizes": lambda m: torch.tensor([[m.side, m.side]] * BATCH),
     "input_features": Maker.features,
     "input_features_mask": lambda m: m.frames_mask(),

@@ -244,7 +244,7 @@ def _mode(mode: str, device: str) -> Iterator[None]:
 def _generate(model: Any, inputs: Mapping[str, Any]) -> torch.Tensor:
     settings = model.generation_config
     settings.eos_token_id, settings.pad_token_id = None, 0
-    if settings.decoder_start_token_id is None and settings.bos_token_id is None:
+    if getattr(settings, "decoder_start_token_id", 0) is None and settings.bos_token_id is None:
         settings.decoder_start_token_id = 0
     skipped = ("decoder_input_ids",)
     given = {name: value for name, value in inputs.items() if name not in skipped}

@@ -22,22 +22,20 @@ _DEPTHS: tuple[dict[str, Any], ...] = (
     {"layers": (1, 1, 1, 1)},
     {"depth": 2},
     {"num_features": 64},
+    {"mlp_ratio": 1 / 16},
     {},
 )
 _FRAGMENTS: list[torch.library.Library] = []
 
 
-def import_timm() -> Any:
-    """The package timm.
+def declare_torchvision() -> None:
+    """Lets torchvision be imported, if it is installed, where its compiled operators are of another build of PyTorch.
 
-    It imports torchvision, whose compiled operators do not load beside another build of PyTorch, and none of which
-    these models use; its Python part then needs no more than their declarations.
-
-    Raises:
-        ImportError: timm or torchvision is not installed.
+    Timm and Transformers import it and their models use none of these operators: its Python part then needs no more
+    than their declarations.
     """
     if importlib.util.find_spec("torchvision") is None:
-        raise ImportError("timm needs torchvision, which is not installed; pip install --no-deps torchvision")
+        return
     try:
         importlib.import_module("torchvision")
     except RuntimeError:
@@ -45,6 +43,15 @@ def import_timm() -> Any:
         for name in ("nms", "qnms"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         _FRAGMENTS.append(library)
+
+
+def import_timm() -> Any:
+    """The package timm.
+
+    Raises:
+        ImportError: timm or torchvision is not installed.
+    """
+    declare_torchvision()
     return importlib.import_module("timm")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -16,6 +17,18 @@ from rich.table import Table
 from torch_tpu.conformance.models.judge import MODES, ModelResult
 
 STATUSES = ("passed", "failed", "fallback", "crashed", "timeout", "n/a")
+KINDS = (
+    # (why a model is not run, a pattern of its reason); the first that matches counts
+    (
+        "it has no code, or is a part of another model",
+        r"no modeling code: .*'transformers\.|a part of another|is given the",
+    ),
+    ("PyTorch does not compile it for the CPU either", r"PyTorch does not compile"),
+    ("it needs a package that is not installed", r"requires the .* library|No module named|is not installed"),
+    ("it is driven by an object, not by tensors", r"'inference_session'|retriever"),
+    ("the rules do not make it small", r"do not make (it )?small|TimeoutError"),
+    ("no class of it runs with inputs that are made here", r""),
+)
 RESULTS = Path(__file__).parents[1] / "results" / "models.json"
 
 
@@ -77,8 +90,12 @@ def as_markdown(results: Sequence[ModelResult]) -> str:
     lines += ["", "## What fails", "", *(failing or ["Nothing."])]
     absent = {result.case.name: result.reason for result in results if result.status == "n/a"}
     lines += ["", "## What the CPU does not run here", ""]
-    lines += ["As it is built here: most of it needs a rule, or a row in `exceptions.toml`; some needs a package.", ""]
-    return "\n".join([*lines, *(f"- `{name}`: {_cell(reason)}" for name, reason in sorted(absent.items()))]) + "\n"
+    lines += ["As it is built here: a row in `exceptions.toml` may help; some needs a package."]
+    kinds = {name: next(kind for kind, pattern in KINDS if re.search(pattern, why)) for name, why in absent.items()}
+    for kind, number in Counter(kinds.values()).most_common():
+        lines += ["", f"### Because {kind}: {number}", ""]
+        lines += [f"- `{name}`: {_cell(absent[name])}" for name in sorted(absent) if kinds[name] == kind]
+    return "\n".join(lines) + "\n"
 
 
 def _cell(text: str) -> str:

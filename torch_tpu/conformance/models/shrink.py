@@ -27,7 +27,7 @@ COUNTS: tuple[tuple[str, int], ...] = (
     # (pattern of the whole name, the largest value that is kept); the first that matches counts.
     (r"(type|task)_vocab_sizes?|num_labels|num_channels|num_codebooks|num_feature_levels", 1 << 30),
     (r"(.*_)?codebook_size", 128),
-    (r".*vocab_size|vocab_size_.*|num_embeddings|emb(edding)?_num|.*_num_embeddings", VOCABULARY),
+    (r".*vocab_size|vocab_size_.*|.*group_vocab|num_embeddings|emb(edding)?_num|.*_num_embeddings", VOCABULARY),
     (r"num_feat_extract_layers|num_kv_shared_layers|insert_layer_id|vision_feature_layer|num_residual_layers", 1 << 30),
     (r"(.*_)?(num_)?(hidden_|encoder_|decoder_|layers?_)?(layers?|blocks)|n_layers?|(.*_)?depth|max_window_layers", 2),
     (r"first_k_dense_replace|num_dense_layers|moe_layer_start_index|num_nextn_predict_layers", 1),
@@ -39,18 +39,14 @@ COUNTS: tuple[tuple[str, int], ...] = (
     (r"num_(object_)?queries|num_query_tokens|num_latents|resampler_n_latents|num_denoising", 8),
     (r"(sliding|attention|local|chunk_attention)_window(_size)?|attention_chunk_size|window_attention_size", 8),
     (r"(.*_)?chunk_size|block_size", 8),
-    (r"(.*_)?(interval|pattern|period)|decoder_sparse_step|cross_attention_frequency|full_attn_every.*", 2),
+    (
+        r"(.*_)?(interval|pattern|period)|decoder_sparse_step|cross_attention_frequency|num_self_attends_per_block|full_attn_every.*",
+        2,
+    ),
 )
-WIDTHS: tuple[tuple[str, int], ...] = (
+SIZES: tuple[tuple[str, int], ...] = (
     (r".*(key_value|kv)_heads|num_kv_heads|multi_query_group_num", 2),
-    (r"q_lora_rank", 24),
-    (r"kv_lora_rank", 16),
-    (r"(.*_)?qk_rope_head_dim|qk_rope_dim", 8),
-    (r"qk_head_dim", 24),
-    (r"(.*_)?(head_dim|dim_head|d_head|dim_per_head|d_kv|head_size|qk_nope_head_dim|v_head_dim|kv_channels)", 16),
-    (r".*(moe|expert).*(intermediate|ffn|hidden).*(size|dim)", 32),
     (r"(.*_)?(num_)?(attention_)?heads|n_heads?|num_.*_heads|.*_n_heads?", HEADS),
-    (r"(.*_)?(intermediate|inner|ffn|ff|mlp|feed_?forward)(_hidden)?_(size|dim)|d_ff|n_inner|(.*_)?ffn_dim", 96),
     (r"num_conv_pos_embeddings|num_conv_pos_embedding_groups", 16),
     (r"num_position_embeddings|num_patches|num_image_tokens", 16),
     (r"pos_emb_(height|width|time)|init_pos_emb_(height|width)", 4),
@@ -59,23 +55,36 @@ WIDTHS: tuple[tuple[str, int], ...] = (
     (r"patch_size|(.*_)?patch_size", 8),
     (r"(.*_)?(image|img)_size", 32),
     (r"window_size", 2),
+)
+WIDTHS: tuple[tuple[str, int], ...] = (
+    (r"q_lora_rank", 24),
+    (r"kv_lora_rank", 16),
+    (r"(.*_)?qk_rope_head_dim|qk_rope_dim", 8),
+    (r"qk_head_dim", 24),
+    (r"(.*_)?(head_dim|dim_head|d_head|dim_per_head|d_kv|head_size|qk_nope_head_dim|v_head_dim|kv_channels)", 16),
+    (r".*(moe|expert).*(intermediate|ffn|hidden).*(size|dim)", 32),
+    (r"(.*_)?(intermediate|inner|ffn|ff|mlp|feed_?forward)(_hidden)?_(size|dim)|d_ff|n_inner|(.*_)?ffn_dim", 96),
     (r"rotary_dim|vision_rope_dim", 8),
     (r"num_pos_feats", HIDDEN // 2),
     (r"upsample_groups", HIDDEN),
     (r"num_groups|num_attention_groups|norm_groups", 8),
     (r"(.*_)?(state_size|d_state|state_dim|ssm_state_size)", 8),
     (r"(.*_)?(hidden|embedding|embed|emb|projection|proj|model|latent|output|query|text|fusion)_(size|dim)", HIDDEN),
+    (r"(adapter|projector|vision)_(in|out|input|output)_(dim|size)", HIDDEN),
     (
         r"d_model|n_embd|emb_dim|dim|width|(.*_)?hidden_dim|(.*_)?hidden_size.*|out_hidden_size|classifier_proj_size",
         HIDDEN,
     ),
     (r"(.*_)?(feat|feature|bottleneck|compression|codebook|conv|rnn|linear|lru|per_layer)_?(dim|size|width)", HIDDEN),
-    (r"(.*_)?channels|num_filters|(.*_)?hidden_dimension|conv_dim|xvector_output_dim", HIDDEN),
+    (r"(.*_)?channels?|num_filters|d_latents|(.*_)?hidden_dimension|conv_dim|xvector_output_dim", HIDDEN),
 )
-_NARROW = tuple((re.compile(pattern), limit) for pattern, limit in COUNTS + WIDTHS)
-_WIDE = _NARROW[: len(COUNTS)]
+SCALE = 8
+"""What widths are divided by where limits do not fit together: sums and products of widths stay what they were."""
+_COUNTS, _SIZES, _LIMITS = (
+    tuple((re.compile(pattern), limit) for pattern, limit in table) for table in (COUNTS, SIZES, WIDTHS)
+)
 _WIDTHS = re.compile(
-    r".*(hidden_sizes|channels|_dims?|embed_dims|conv_dim|tdnn_dim|channel_list|_dims_.*|unit_dims|hidden_size|out_features)"
+    r".*(hidden_sizes|channels|_dims?|embed_dims|_dim_per_stage|conv_dim|tdnn_dim|channel_list|_dims_.*|unit_dims|hidden_size|out_features)"
 )
 _DEPTHS = re.compile(r"(.*_)?(depths?|block_repeats|num_blocks|blocks_per_stage|attn_blocks|block_sizes)")
 _HEAD_LISTS = re.compile(r"(.*_)?(num_)?(attention_)?heads(_per_stage)?")
@@ -102,20 +111,38 @@ class Tokens:
         return self.known[token]
 
 
-def shrink(default: Any, overrides: Mapping[str, Any] | None = None, *, narrow: bool = True) -> Any:
+MANNERS = ("narrow", "filled", "scaled", "shallow")
+"""Ways to make a configuration small, the ones to prefer first."""
+FILLED: dict[str, Any] = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "top_k_experts": 2,
+    "moe_intermediate_size": 32,
+    "head_dim": 16,
+    "n_group": 1,
+    "topk_group": 1,
+    "sliding_window": 8,
+    "layer_types": ["full_attention", "full_attention"],
+    "mlp_layer_types": ["dense", "sparse"],
+}
+"""Fields that some configurations leave open although their models need them."""
+
+
+def shrink(default: Any, overrides: Mapping[str, Any] | None = None, *, manner: str = "narrow") -> Any:
     """A small configuration of the kind of `default`.
 
     Args:
         default: a configuration; it is not changed.
         overrides: fields and their values that the rules cannot know, nested ones as tables.
-        narrow: make layers narrow too; otherwise there are only fewer of them, of the original shape.
+        manner: "narrow" limits the widths of layers too, "filled" also gives values to fields that have none, "scaled"
+            divides all widths by the same number, and "shallow" only makes layers fewer.
     """
-    return _Shrinker(narrow).config(default, overrides or {})
+    return _Shrinker(manner).config(default, overrides or {})
 
 
 @dataclass
 class _Shrinker:
-    narrow: bool
+    manner: str
     tokens: Tokens = field(default_factory=Tokens)
 
     def config(self, default: Any, overrides: Mapping[str, Any]) -> Any:
@@ -127,11 +154,13 @@ class _Shrinker:
             given = overrides.get(name)
             if hasattr(value, "to_dict"):
                 changed[name] = self.config(_native(value), given if isinstance(given, Mapping) else {})
+            elif value is None and self.manner == "filled" and name in names & FILLED.keys():
+                changed[name] = FILLED[name]
             elif name in names and (new := self.value(name, value, layers)) != value:
                 changed[name] = new
         if len(getattr(default, "out_indices", None) or ()) > 1:
             changed |= _outputs(default, layers)
-        if self.narrow:
+        if self.manner != "shallow":
             _reconcile(fields, changed)
             if "rope_parameters" in fields:
                 changed["rope_parameters"] = _rope(default, {**fields, **changed})
@@ -157,10 +186,21 @@ class _Shrinker:
         return self.limit(name, value)
 
     def limit(self, name: str, value: int) -> int:
-        for pattern, limit in _NARROW if self.narrow else _WIDE:
-            if pattern.fullmatch(name):
-                return min(value, limit) if value != 3 or limit != HEADS else 2
-        return value
+        def of(table: tuple[tuple[re.Pattern[str], int], ...]) -> int | None:
+            return next((limit for pattern, limit in table if pattern.fullmatch(name)), None)
+
+        if (limit := of(_COUNTS)) is not None or self.manner == "shallow":
+            return value if limit is None else min(value, limit)
+        if (limit := of(_SIZES)) is not None:
+            if limit <= HEADS and "heads" in name:
+                return value if self.manner == "scaled" else 2 if value == 3 and limit == HEADS else min(value, limit)
+            return min(value, limit)
+        if (limit := of(_LIMITS)) is None:
+            return value
+        return self.scaled(value) if self.manner == "scaled" else min(value, limit)
+
+    def scaled(self, value: int) -> int:
+        return value // SCALE if value % SCALE == 0 else value
 
     def list(self, name: str, value: Any, layers: _Layers) -> Any:
         kind = type(value)
@@ -174,11 +214,13 @@ class _Shrinker:
             return kind(min(v, 2 if i == 0 else 1) for i, v in enumerate(value))
         if _INDICES.fullmatch(name) and layers.total:
             return kind(layers.place(value))
-        if not self.narrow:
+        if self.manner == "shallow":
             return value
         if _HEAD_LISTS.fullmatch(name):
-            return kind(min(2**i, 8) for i in range(len(value)))
+            return value if self.manner == "scaled" else kind(min(2**i, 8) for i in range(len(value)))
         if _WIDTHS.fullmatch(name):
+            if self.manner == "scaled":
+                return kind(self.scaled(v) for v in value)
             scale = max(1.0, max(value) / HIDDEN)
             return kind(v if v <= 4 else max(8, int(v / scale) // 8 * 8) for v in value)
         if re.fullmatch(r"(image|img|train|input)_size", name):
@@ -214,7 +256,9 @@ def _rope(default: Any, fields: Mapping[str, Any]) -> Any:
         for name in ("long_factor", "short_factor"):
             if value.get(name):
                 new[name] = list(value[name])[:half]
-        if value.get("mrope_section") or _has_sections(inspect.getfile(type(default)), type(default).__name__):
+        if value.get("mrope_section") or (
+            value and _has_sections(inspect.getfile(type(default)), type(default).__name__)
+        ):
             new["mrope_section"] = [half - half // 3 * 2, half // 3, half // 3]
         return new
 
@@ -287,7 +331,7 @@ def _reconcile(fields: Mapping[str, Any], changed: dict[str, Any]) -> None:
             changed[keys] = now(queries)  # as many keys as queries, as before
     if fields.get("qk_rope_head_dim") and "head_dim" in changed:
         changed["head_dim"] = now("qk_rope_head_dim")
-    if isinstance(now("num_heads"), (list, tuple)) and isinstance(fields.get("embed_dim"), int):
+    if isinstance(now("num_heads"), (list, tuple)) and isinstance(changed.get("embed_dim"), int):
         changed["embed_dim"] = 16
     staged = any(_DEPTHS.fullmatch(name) and isinstance(value, (list, tuple)) for name, value in fields.items())
     if staged and isinstance(fields.get("image_size"), int):
@@ -301,7 +345,10 @@ def _reconcile(fields: Mapping[str, Any], changed: dict[str, Any]) -> None:
 
 def _given(default: Any, names: set[str]) -> dict[str, Any]:
     """What a configuration was made with that is not its class's default."""
-    plain = vars(type(default)())
+    try:
+        plain = vars(type(default)())
+    except ValueError:  # its defaults do not fit together
+        plain = {}
     return {
         name: value
         for name, value in vars(default).items()
