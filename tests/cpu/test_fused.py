@@ -278,9 +278,10 @@ def programs_of(layers):
 
 
 def test_a_deeper_model_needs_few_more_programs(fused):
-    with settings.override(fuse_most=128):
-        programs_of(2)  # PyTorch's own imports hold tensors of the first step alive
-        assert programs_of(16) <= 1.2 * programs_of(12)
+    programs_of(2)  # PyTorch's own imports hold tensors of the first step alive
+    assert programs_of(16) <= 1.2 * programs_of(8)
+    with settings.override(fuse_most=128):  # every kind of cut occurs in 12 layers
+        assert programs_of(24) <= 1.2 * programs_of(12)
 
 
 def test_errors_come_where_the_operator_is_called(fused):
