@@ -266,6 +266,15 @@ def test_floats_are_data(x, counters):
     assert counters.compiles == counters.memory_hits == 0 and counters.executions == 3
 
 
+def test_remainders_are_data(x):
+    def function(x, n):
+        return x * float(n % 3) + torch.add(x, x, alpha=(n * 0.5) % 2)
+
+    compiled = torch.compile(function, backend="tpu", dynamic=True)
+    for n in (2, 4, 5, 9):
+        torch.testing.assert_close(compiled(x.to("tpu"), n).cpu(), function(x, n))
+
+
 def test_sizes(counters):
     def function(x):
         return (x.sum(0) / x.shape[0]).reshape(2, -1)

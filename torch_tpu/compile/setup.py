@@ -30,6 +30,7 @@ def set_up() -> None:
     imports.after("torch._higher_order_ops.associative_scan", patches.associative_scan_takes_the_device)
     imports.after("torch._meta_registrations", patches.grouped_products_are_traced_in_more_dtypes)
     imports.after("torch._meta_registrations", patches.cells_without_biases_are_traced)
+    imports.after("torch.utils._sympy.reference", patches.remainders_of_numbers_are_data)
     imports.after("torch._subclasses.fake_tensor", patches.operators_without_meta_kernels_are_tried_on_the_cpu)
     # An operator may be called while a function around it is being compiled, with Dynamo watching every frame.
     register.wrap_hooks(lambda hook: torch._dynamo.disable(hook, reason="the device's own work"))

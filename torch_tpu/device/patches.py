@@ -190,6 +190,17 @@ def grouped_products_are_traced_in_more_dtypes() -> None:
     module._meta_grouped_mm_common = common
 
 
+def remainders_of_numbers_are_data() -> None:
+    """A number that varies and is a remainder (`x * float(step % 3)`) becomes a tensor as other numbers do.
+
+    To be removed when `TensorReferenceAnalysis`, which writes such numbers as operators, knows Python's remainder.
+    """
+    from torch.utils._sympy.reference import TensorReferenceAnalysis
+
+    if not hasattr(TensorReferenceAnalysis, "python_mod"):
+        TensorReferenceAnalysis.python_mod = staticmethod(torch.ops.aten.remainder.Tensor)
+
+
 def cells_without_biases_are_traced() -> None:
     """The meta kernel of `_thnn_fused_lstm_cell` asks its biases for their device, also where there are none.
 
