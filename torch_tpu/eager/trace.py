@@ -308,9 +308,8 @@ class Trace:
             return (tuple(_specs(meta)) if meta is not None else ()), meta
         targets = self._targets(op, bound, form.written)
         if form.is_out and schema.casts_out(op) and torch.Tag.pointwise not in functional.tags:
-            return tuple(
-                Spec(tuple(t.shape), t.dtype) for t in targets if t is not None
-            ), meta  # a sum is computed in it
+            # a sum is computed in the dtype of out=
+            return tuple(Spec(tuple(t.shape), t.dtype) for t in targets if t is not None), meta
         names = {argument.name for argument in functional._schema.arguments}
         try:
             answer = functional(**{name: value for name, value in bound.items() if name in names})
