@@ -310,6 +310,17 @@ def test_views_of_inputs_that_change(function, dynamic):
         assert torch.equal(device.cpu(), buffer)
 
 
+def test_numbers_that_become_zero():
+    def function(x, n, k):
+        parts = torch.stack([x, x]).split(1 + n % 3, k % 2)
+        return parts[k % len(parts)]
+
+    compiled = torch.compile(function, backend="tpu", dynamic=True)
+    for n, k in ((0, 8), (4, 3), (0, 3), (2, 2), (1, 0)):
+        x = torch.randn(6, 3)
+        assert torch.equal(compiled(x.to("tpu"), n, k).cpu(), function(x, n, k))
+
+
 def test_random_numbers_do_not_depend_on_the_bound():
     compiled = torch.compile(lambda x: F.dropout(x, 0.5), backend="tpu", dynamic=True)
     for n in (3, 5, 9, 4):

@@ -94,6 +94,20 @@ class Plan:
     evaluate: Callable[..., Any] | None = None
     """From the values of the variables the outputs' sizes, and of views (sizes, strides, offset)."""
 
+    def least(self, symbol: Any, most: int) -> int:
+        """The least that a variable can be whose bound is `most`."""
+        return min(LEAST, most) if symbol.is_positive else 0 if symbol in self.sizes else -most
+
+    def upper(self, size: Size, known: Mapping[Any, int]) -> int:
+        """The most that a size of an input can be, for the variables' bounds."""
+        if isinstance(size, int):
+            return size
+        found = known.get(size)
+        if found is not None:
+            return found
+        ranges = {symbol: ValueRanges(self.least(symbol, most), most) for symbol, most in known.items()}
+        return int(bound_sympy(size, ranges).upper)
+
     def bind(self, args: Sequence[Any]) -> list[int]:
         """The values of the variables.
 
@@ -327,7 +341,7 @@ class BoundedRun:
         known = dict(zip(made.symbols, bounds, strict=True))
         given = list(args)
         for place, sizes in made.inputs.items():
-            given[place] = padded.padded_tensor(args[place], tuple(upper(size, known) for size in sizes))
+            given[place] = padded.padded_tensor(args[place], tuple(made.upper(size, known) for size in sizes))
         extra = [value for value, place in zip(values, made.places, strict=True) if place.axis >= 0]
         before = {place: _plug.get_value(given[place]) for place in self.written}
         answer: list[Any] = _plug.call_graph(self.number, [*given, *extra, *bounds])
@@ -379,17 +393,6 @@ def equate(made: Plan, sizes: Sequence[Any], args: Sequence[Any]) -> dict[Any, A
         return None
     kept, gone = symbols
     return {**{old: kept if new == gone else new for old, new in made.same.items()}, gone: kept}
-
-
-def upper(size: Size, known: Mapping[Any, int]) -> int:
-    """The most that a size of an input can be."""
-    if isinstance(size, int):
-        return size
-    found = known.get(size)
-    if found is not None:
-        return found
-    low = {symbol: ValueRanges(LEAST, most) for symbol, most in known.items()}
-    return int(bound_sympy(size, low).upper)
 
 
 LEAST = 2

@@ -14,7 +14,7 @@ from torch.fx.node import map_aggregate, map_arg
 from torch.utils._pytree import tree_leaves
 
 from torch_tpu import hlo
-from torch_tpu.compile.bounded import LEAST, BoundedRun, Plan, Same, Size, hint, sizes_of
+from torch_tpu.compile.bounded import BoundedRun, Plan, Same, Size, hint, sizes_of
 from torch_tpu.compile.interpreter import FAILURES
 from torch_tpu.eager.call import Call
 from torch_tpu.eager.trace import Trace
@@ -164,7 +164,7 @@ class BoundedInterpreter:
                 symbol,
                 value,
                 most,
-                LEAST if symbol.is_positive else 0 if symbol in made.sizes else -most,
+                made.least(symbol, most),
             )
 
     def run(self, module: fx.GraphModule, args: Sequence[Any]) -> list[Any]:
