@@ -42,9 +42,9 @@ class Workload:
     seq: int = 2048
     """Tokens of each; in decoding, the length of the cache."""
     dtype: str = "bfloat16"
-    """Of the parameters."""
+    """Of the parameters of a config file's model; a function's are as it makes them."""
     recompute: bool = False
-    """Keep no activations of a layer but its input, where the model supports that."""
+    """Keep no activations of a layer but its input, where a config file's model supports that."""
     data_parallel: bool = False
     """Train under DistributedDataParallel on all devices of the topology."""
     unrolled: bool = False
@@ -117,6 +117,9 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
 
 
 def _trace_function(workload: Workload, topology: str) -> tuple[Any, Compiled]:
+    if workload.recompute or workload.dtype != Workload.dtype:
+        asked = "recompute" if workload.recompute else "dtype"
+        raise ValueError(f"{asked} is for config files; {workload.model} makes its model as it is to be")
     function = _named.function(workload.model)
     with torch.device("meta"):
         made = function(**{name: getattr(workload, name) for name in _parameters(function)})

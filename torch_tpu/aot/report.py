@@ -395,4 +395,4 @@ def _notes(
     if compiled.model is None and time is not None:
         yield "the FLOPs of the model by its definition are not known, so there is no model-FLOPs utilization"
     if price is not None:
-        yield f"{price.usd_per_chip_hour:.2f} USD for a chip-hour: {price.source}"
+        yield f"{price.usd_per_chip_hour:.2f} USD for a chip-hour of {compiled.topology.generation}: {price.source}"
