@@ -110,6 +110,17 @@ def test_a_long_sweep_compiles_each_step_by_itself(config):
             assert program.text.count("stablehlo.while") == 2, "the layers, forwards and backwards"
 
 
+@pytest.mark.parametrize("mode", ["prefill", "decode"])
+def test_sequences_longer_than_the_model_has_positions_for(tmp_path, mode):
+    file = tmp_path / "short.json"
+    file.write_text(json.dumps(CONFIG | {"max_position_embeddings": SEQ}))
+    fits, longer = (models.trace(models.Workload(str(file), mode, 1, seq), "v6e-1") for seq in (SEQ, SEQ + 1))
+    assert fits.notes == ()
+    assert longer.notes == (
+        f"sequences of {SEQ + 1} tokens are longer than the {SEQ} positions that the config file gives",
+    )
+
+
 def test_devices_that_train_together(config):
     load = models.Workload(config, "train", BATCH, SEQ, data_parallel=True)
     one, other = plans.plan(load, ["v6e-4", "v7x-1"])

@@ -141,7 +141,14 @@ def _trace_config(workload: Workload, topology: str) -> tuple[Any, Compiled]:
         enable()
     make = {"train": _train, "prefill": _prefill, "decode": _decode}[workload.mode]
     with _without_looking_for_packed_sequences():
-        return model, make(model, workload, topology)
+        compiled = make(model, workload, topology)
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if isinstance(positions, int) and 0 < positions < workload.seq:
+        told = (
+            f"sequences of {workload.seq} tokens are longer than the {positions} positions that the config file gives"
+        )
+        compiled = replace(compiled, notes=(*compiled.notes, told))
+    return model, compiled
 
 
 def from_config(path: str, dtype: torch.dtype) -> Any:
