@@ -376,6 +376,8 @@ def _notes(
 ) -> Iterator[str]:
     """What a reader has to know to make sense of the figures."""
     yield from compiled.notes
+    if not programs:
+        yield "nothing runs on the device: what was called has no operator on a tensor there, and made none"
     if time is not None:
         if time.missing:
             listed = ", ".join(f"{count} x {name}" for name, count in sorted(time.missing.items()))
