@@ -42,6 +42,18 @@ def test_a_module_is_one_program_and_compiles(topology):
     assert "func.call" in compiled.stablehlo
 
 
+def test_an_input_may_be_given_by_itself():
+    x = torch.empty(8, 64, device="meta")
+    assert aot.compile(network(), x).stablehlo == aot.compile(network(), (x,)).stablehlo
+
+
+def test_the_compiler_says_nothing_on_the_way():
+    code = "import torch; from torch_tpu import aot; aot.compile(torch.tanh, torch.zeros(4)).report"
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout + done.stderr == ""
+
+
 def test_a_training_step_is_one_program_that_updates_in_place():
     compiled = aot.compile(network(), (torch.empty(8, 64, device="meta"),), optimizer=torch.optim.AdamW, loss=squares)
     (program,) = compiled.runs

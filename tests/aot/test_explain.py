@@ -43,7 +43,7 @@ def test_arguments_that_do_not_fit(generation):
     assert failure.needed == pytest.approx(needed, rel=0.001)
     assert failure.available == pytest.approx(CHIPS[generation].usable_hbm, abs=0.01 * GIB)
     assert failure.exceeds_by == failure.needed - failure.available
-    assert "weights and optimizer state take most" in failure.do
+    assert "what it is given takes most (weights, optimizer state, the batch)" in failure.do
     assert f"{failure.exceeds_by / GIB:.2f} GiB too much" in failure.headline
     groups = {group.kind: group for group in assignment.largest}
     assert groups["argument"].count == 2 and groups["argument"].shape == f"bf16[{rows},16384]"

@@ -110,6 +110,17 @@ def test_a_long_sweep_compiles_each_step_by_itself(config):
             assert program.text.count("stablehlo.while") == 2, "the layers, forwards and backwards"
 
 
+@pytest.mark.parametrize("mode", ["prefill", "decode"])
+def test_sequences_longer_than_the_model_has_positions_for(tmp_path, mode):
+    file = tmp_path / "short.json"
+    file.write_text(json.dumps(CONFIG | {"max_position_embeddings": SEQ}))
+    fits, longer = (models.trace(models.Workload(str(file), mode, 1, seq), "v6e-1") for seq in (SEQ, SEQ + 1))
+    assert fits.notes == ()
+    assert longer.notes == (
+        f"sequences of {SEQ + 1} tokens are longer than the {SEQ} positions that the config file gives",
+    )
+
+
 def test_devices_that_train_together(config):
     load = models.Workload(config, "train", BATCH, SEQ, data_parallel=True)
     one, other = plans.plan(load, ["v6e-4", "v7x-1"])
@@ -160,7 +171,9 @@ def test_what_does_not_fit_is_explained(config, tmp_path):
     page = tmp_path / "plan.html"
     done = run("--model", large, "--topology", "v5e-1", "--mode", "prefill", "--seq", 128, "--html", page)
     assert done.exit_code == 1, done.output
-    assert "too much" in done.output and "weights and optimizer state take most" in done.output
+    assert (
+        "too much" in done.output and "what it is given takes most (weights, optimizer state, the batch)" in done.output
+    )
     assert "bf16[65536,16384]" in done.output
     assert "CompileTimeHbmOom" in page.read_text()
 
@@ -314,10 +327,12 @@ def test_a_loss_in_a_dictionary(module):
         (("--model", "planned_module:model", "--mode", "play"), "no mode 'play'"),
         (("--model", "planned_module:model", "--batch", "0"), "at least 1"),
         (("--model", "planned_module:model", "--dtype", "float3"), "not of dtype 'float3'"),
+        (("--model", "planned_module:model", "--dtype", "float64"), "dtype is for config files"),
+        (("--model", "planned_module:model", "--recompute"), "recompute is for config files"),
         (("--model", "planned_module:model", "--mode", "decode", "--data-parallel"), "for training, not for decode"),
         (("--model", "planned_module:model", "--sweep", "batch=x"), "is no sweep"),
         (("--model", "planned_module:model", "--sweep", "layers=1"), "'layers' cannot be swept"),
-        (("--model", "planned_module:model", "--price", "v6e"), "v6e"),
+        (("--model", "planned_module:model", "--price", "v6e"), "write USD for a chip-hour, such as v6e=1.89"),
         (("--model", "planned_module:model", "--json", "/nowhere/x.json"), "/nowhere/x.json cannot be written"),
         (("--model", "planned_module:model", "--html", "."), ". cannot be written"),
     ],

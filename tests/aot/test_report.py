@@ -36,6 +36,12 @@ def test_a_module():
     assert json.loads(report.to_json())["rates"]["intensity"] == rates.intensity
 
 
+def test_what_runs_nothing_says_so():
+    report = aot.compile(lambda x: x, torch.empty(4, device="meta")).report
+    assert report.programs == 0 and any("nothing runs on the device" in note for note in report.notes)
+    assert not any("nothing runs" in note for note in linear().report.notes)
+
+
 def test_without_tokens_a_step_still_has_a_price():
     report = linear().report
     assert report.rates.tokens_per_second_per_chip is report.rates.usd_per_million_tokens is None

@@ -238,6 +238,7 @@ def test_forward_is_a_step(rule):
         ("TPU040", "q = x.view(2, length, 8, 512 // 8).transpose(1, 2)"),
         ("TPU040", "width, heads = 768, 12\ndef f(x):\n  return x.view(2, 4, heads, width // heads)"),
         ("TPU040", "q, k, v = x.reshape((b, t, 3, 8, 64)).permute(2, 0, 3, 1, 4)"),
+        ("TPU040", "q, k, v = x.view(b, t, 3, 8, 64).unbind(2)"),
         (
             "TPU040",
             "class A(nn.Module):\n  def __init__(self):\n    self.width = 64\n"

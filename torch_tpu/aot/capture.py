@@ -64,7 +64,7 @@ def device(topology: str | Topology) -> Iterator[CompileOnlyClient]:
 
 def compile(
     function: Callable[..., Any] | torch.nn.Module,
-    inputs: Sequence[Any] = (),
+    inputs: Sequence[Any] | torch.Tensor = (),
     topology: str | Topology = "v6e-1",
     *,
     kwargs: Mapping[str, Any] | None = None,
@@ -81,7 +81,7 @@ def compile(
         function: a module on any device, "meta" among them, or a function. A module without `optimizer` is called without
             gradients, and sees `torch.compiler.is_compiling()`. A function is called as it is: what it uses besides its arguments must have been made within
             `device(topology)`.
-        inputs, kwargs: its arguments. Tensors in them may be of any device, and fake; only sizes, strides and dtypes
+        inputs, kwargs: its arguments; a tensor is the only one. Tensors in them may be of any device, and fake; only sizes, strides and dtypes
             matter. Modules in them are replaced as `function` is.
         topology: as `device`.
         optimizer: makes the captured step a training step: called with the module's parameters, such as
@@ -103,6 +103,7 @@ def compile(
         FallbackError: an operator has no lowering.
         PlatformError: the TPU compiler is not installed.
     """
+    inputs = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
     options: dict[str, Any] = {"fallback": "error"}
     if whole:
         options |= {"eager_mode": "fused", "fuse_least": UNLIMITED, "fuse_most": UNLIMITED, "fuse_bytes": UNLIMITED**2}

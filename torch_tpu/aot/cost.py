@@ -23,7 +23,8 @@ from torch_tpu.aot.hlo_work import FREE, Work, work_of
 from torch_tpu.runtime.chips import Chip
 
 VECTOR_OPS_PER_CYCLE = 4 * 8 * 128
-"""Four vector units of 8 x 128 lanes; one of transcendental functions. Source: bundle capacities in libtpu's dumps of v6e."""
+"""Of a TensorCore: four vector units of 8 x 128 lanes; one of transcendental functions. Source: bundle capacities in libtpu's
+dumps of v6e."""
 TRANSCENDENTALS_PER_CYCLE = 8 * 128
 
 _COLLECTIVES = (
@@ -203,9 +204,8 @@ class _Analysis:
         needs = {
             "memory": work.nbytes / self.chip.hbm_bytes_per_second,
             "matrix": sum(flops * passes / self.chip.peaks[kind] for (kind, passes), flops in work.matrix.items()),
-            "vector": max(
-                work.vector / VECTOR_OPS_PER_CYCLE / clock, work.transcendental / TRANSCENDENTALS_PER_CYCLE / clock
-            ),
+            "vector": max(work.vector / VECTOR_OPS_PER_CYCLE, work.transcendental / TRANSCENDENTALS_PER_CYCLE)
+            / (clock * self.chip.vector_units),
         }
         least = max(needs.values())
         said = instruction.cycles / clock if instruction.cycles is not None else None

@@ -103,7 +103,7 @@ def _fit(assignment: Assignment | None) -> str:
     """What makes a program smaller, by what takes most memory."""
     more = "or use chips with more HBM, or spread the model over several"
     if assignment is not None and assignment.arguments > assignment.temporaries + assignment.outputs:
-        return f"weights and optimizer state take most: use a smaller dtype for them, {more}"
+        return f"what it is given takes most (weights, optimizer state, the batch): use a smaller dtype for it, {more}"
     return f"use a smaller batch or shorter sequences, recompute activations (torch.utils.checkpoint), {more}"
 
 

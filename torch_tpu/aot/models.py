@@ -42,9 +42,9 @@ class Workload:
     seq: int = 2048
     """Tokens of each; in decoding, the length of the cache."""
     dtype: str = "bfloat16"
-    """Of the parameters."""
+    """Of the parameters of a config file's model; a function's are as it makes them."""
     recompute: bool = False
-    """Keep no activations of a layer but its input, where the model supports that."""
+    """Keep no activations of a layer but its input, where a config file's model supports that."""
     data_parallel: bool = False
     """Train under DistributedDataParallel on all devices of the topology."""
     unrolled: bool = False
@@ -117,6 +117,9 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
 
 
 def _trace_function(workload: Workload, topology: str) -> tuple[Any, Compiled]:
+    if workload.recompute or workload.dtype != Workload.dtype:
+        asked = "recompute" if workload.recompute else "dtype"
+        raise ValueError(f"{asked} is for config files; {workload.model} makes its model as it is to be")
     function = _named.function(workload.model)
     with torch.device("meta"):
         made = function(**{name: getattr(workload, name) for name in _parameters(function)})
@@ -138,7 +141,14 @@ def _trace_config(workload: Workload, topology: str) -> tuple[Any, Compiled]:
         enable()
     make = {"train": _train, "prefill": _prefill, "decode": _decode}[workload.mode]
     with _without_looking_for_packed_sequences():
-        return model, make(model, workload, topology)
+        compiled = make(model, workload, topology)
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if isinstance(positions, int) and 0 < positions < workload.seq:
+        told = (
+            f"sequences of {workload.seq} tokens are longer than the {positions} positions that the config file gives"
+        )
+        compiled = replace(compiled, notes=(*compiled.notes, told))
+    return model, compiled
 
 
 def from_config(path: str, dtype: torch.dtype) -> Any:

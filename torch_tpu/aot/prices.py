@@ -47,6 +47,8 @@ def price_of(generation: str, given: Sequence[str] = ()) -> Price | None:
 def _read(item: str, source: str) -> dict[str, Price]:
     name, equals, number = item.partition("=")
     if not equals:
+        if item.lower() in GENERATIONS:
+            raise ValueError(f"{item!r} is no price: write USD for a chip-hour, such as {item.lower()}=1.89")
         return _table(Path(item))
     name = name.strip().lower()
     if name not in GENERATIONS:

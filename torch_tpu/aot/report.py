@@ -376,6 +376,8 @@ def _notes(
 ) -> Iterator[str]:
     """What a reader has to know to make sense of the figures."""
     yield from compiled.notes
+    if not programs:
+        yield "nothing runs on the device: what was called has no operator on a tensor there, and made none"
     if time is not None:
         if time.missing:
             listed = ", ".join(f"{count} x {name}" for name, count in sorted(time.missing.items()))
@@ -395,4 +397,4 @@ def _notes(
     if compiled.model is None and time is not None:
         yield "the FLOPs of the model by its definition are not known, so there is no model-FLOPs utilization"
     if price is not None:
-        yield f"{price.usd_per_chip_hour:.2f} USD for a chip-hour: {price.source}"
+        yield f"{price.usd_per_chip_hour:.2f} USD for a chip-hour of {compiled.topology.generation}: {price.source}"

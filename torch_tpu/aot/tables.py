@@ -115,7 +115,9 @@ def _rates(report: Report, rates: Rates) -> Iterator[Row]:
         source = f"estimate; {report.price.usd_per_chip_hour:.2f} USD a chip-hour, {report.price.source}"
         if usd is not None:
             yield Row(f"USD per million {unit}", money(usd), source)
-        yield Row("USD per step", money(rates.usd_per_step), f"{source}; {report.chips} chips")
+        yield Row(
+            "USD per step", money(rates.usd_per_step), f"{source}; {report.chips} chip{'s' * (report.chips != 1)}"
+        )
 
 
 def _unit(reports: Sequence[Report]) -> str:

@@ -58,8 +58,10 @@ def plan(
     mode: Annotated[str, typer.Option(help="train, prefill or decode.")] = "train",
     batch: Annotated[int, typer.Option(help="Sequences on each device.")] = 1,
     seq: Annotated[int, typer.Option(help="Tokens of each; in decoding, the length of the cache.")] = 2048,
-    dtype: Annotated[str, typer.Option(help="Of the parameters.")] = "bfloat16",
-    recompute: Annotated[bool, typer.Option("--recompute", help="Recompute activations in the backward pass.")] = False,
+    dtype: Annotated[str, typer.Option(help="Of the parameters of a config file's model.")] = "bfloat16",
+    recompute: Annotated[
+        bool, typer.Option("--recompute", help="Recompute activations of a config file's model in the backward pass.")
+    ] = False,
     data_parallel: Annotated[
         bool, typer.Option("--data-parallel", help="Train on all devices together, by DistributedDataParallel.")
     ] = False,

@@ -282,6 +282,7 @@ class Checks:
             splits = not _says_heads(sizes) and (
                 (call.method == "transpose" and len(sizes) == 4 and order in ([1, 2], [2, 1], [-3, -2], [-2, -3]))
                 or (call.method == "permute" and len(sizes) in (4, 5) and order[-1:] in ([len(sizes) - 1], [-1]))
+                or (call.method == "unbind" and len(sizes) == 5 and order in ([2], [-3]))
             )
         width = flow.silent(sizes[-1]).constant if splits else None
         if isinstance(width, int) and width > 0:

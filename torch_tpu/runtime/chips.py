@@ -19,11 +19,11 @@ HBM_BYTES: dict[str, int] = {
     "TPU v3": 16 * GIB,
     "TPU v4": 32 * GIB,
     "TPU v5e": 16 * GIB,
-    "TPU v5p": 95 * GIB,
+    "TPU v5p": 96 * GIB,
     "TPU v6e": 32 * GIB,
     "TPU v7x": 96 * GIB,
 }
-"""HBM of one device; a v7x chip has two devices of 96 GiB."""
+"""HBM of one device; a v7x chip has two devices of 96 GiB. v5p is published as 95, of which libtpu lets programs have 95.73."""
 
 KINDS: dict[str, str] = {
     "TPU v5 lite": "TPU v5e",
@@ -46,6 +46,8 @@ class Chip:
     hbm_bytes_per_second: float
     matrix_flops_per_cycle: int
     """In bfloat16, by libtpu's estimates: the number of matrix units times twice their area."""
+    vector_units: int = 1
+    """TensorCores that share a program: libtpu splits operations over the two of a v5p."""
 
     @property
     def hbm(self) -> int:
@@ -72,6 +74,7 @@ CHIPS: dict[str, Chip] = {
         peaks={"bf16": 459e12, "int8": 918e12, "fp8": 459e12},
         hbm_bytes_per_second=2765e9,
         matrix_flops_per_cycle=8 * 2 * 128**2,
+        vector_units=2,
     ),
     "v6e": Chip(
         "TPU v6e",

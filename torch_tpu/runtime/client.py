@@ -8,26 +8,21 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from torch_tpu import errors, settings
-from torch_tpu.stats import counters
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
 import ml_dtypes
 import numpy as np
+import torch
 from jaxlib import _jax, xla_client
 
+from torch_tpu import errors, settings
 from torch_tpu.runtime import cache, chips, heap, lapack, mlir, options
 from torch_tpu.runtime.job import Job
+from torch_tpu.stats import counters
 
 log = logging.getLogger("torch_tpu")
 
