@@ -187,7 +187,10 @@ def lstm_cell_backward(
     entry, forget, cell, output = workspace.chunk(4, 1)
     top = cy.tanh()
     grad = grad_cy + grad_hy * output * (1 - top**2)
-    through = lambda factor, out: factor * out * (1 - out)  # noqa: E731
+
+    def through(factor: Tensor, out: Tensor) -> Tensor:
+        return factor * out * (1 - out)
+
     gates = [through(grad * cell, entry), through(grad * cx, forget), grad * entry * (1 - cell**2)]
     joined = torch.cat([*gates, through(grad_hy * top, output)], 1)
     return joined, grad * forget, joined.sum(0)
