@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import torch
 
 import torch_tpu
 from torch_tpu import ops
-from torch_tpu.conformance import catalog, joined, matrix, modes, runner, support_page
+from torch_tpu.conformance import abroad, catalog, joined, matrix, modes, runner, support_page
 from torch_tpu.conformance.catalog import Case
 from torch_tpu.conformance.gaps import Gap, Gaps
 from torch_tpu.conformance.matrix import Matrix, Row
@@ -66,12 +67,23 @@ def test_what_dynamo_makes_no_graph_of_is_not_judged():
     assert (result.status, result.reason) == ("skipped", modes.NO_GRAPH)
 
 
-def test_a_case_is_compiled_for_a_place():
+@pytest.mark.parametrize("mode", catalog.MODES)
+def test_a_case_is_compiled_for_a_place(mode):
     for place in ("v5e", "v7x"):
-        assert run("nn.functional.gelu", place=place, phase="backward").status == "passed"
-        assert run("mm", place=place, dtype="int64").status == "passed"
+        assert run("nn.functional.gelu", mode, place=place, phase="backward").status == "passed"
+        assert run("mm", mode, place=place, dtype="int64").status == "passed"
     for op in ("nonzero", "to_sparse"):  # whose sizes nobody knows
-        assert run(op, place="v6e").status == "passed"
+        found = run(op, mode, place="v6e")
+        assert found.status == "passed" or (found.status, mode) == ("skipped", "compiled")
+
+
+@pytest.mark.parametrize("mode", catalog.MODES)
+def test_what_is_compiled_for_a_place_is_what_a_mode_runs(mode):
+    """One program an operator in strict mode, one in all where they are fused."""
+    case = Case("nn.functional.gelu", "float32", "backward", mode)
+    found = abroad._capture(catalog.by_name()[case.op], case, limit=1)
+    assert found.num_samples == 1 and len(found.programs) == {"strict": 2, "fused": 1, "compiled": 2}[mode]
+    assert (found.seen.num_graphs > 0) == (mode == "compiled")
 
 
 def test_a_refused_program_is_told_by_operator_dtype_and_generation(monkeypatch):
@@ -86,9 +98,9 @@ def test_a_refused_program_is_told_by_operator_dtype_and_generation(monkeypatch)
 
 def test_cases_follow_each_other_by_operator_dtype_and_phase():
     found = catalog.cases(["add"], ["float32"], catalog.PHASES, (0, 1), catalog.MODES, catalog.PLACES)
-    assert len(found) == 2 * (len(catalog.MODES) + len(catalog.PLACES) - 1) + 3  # inplace, out, errors: strict and here
-    assert [(case.mode, case.place) for case in found[:4]] == [
-        ("strict", "here"), ("fused", "here"), ("compiled", "here"), ("strict", "v5e"),
+    assert len(found) == 2 * len(catalog.MODES) * len(catalog.PLACES) + 3  # inplace, out, errors: strict and here
+    assert [(case.mode, case.place) for case in found[:6]] == [
+        ("strict", "here"), ("strict", "v5e"), ("strict", "v5p"), ("strict", "v6e"), ("strict", "v7x"), ("fused", "here"),
     ]  # fmt: skip
     assert all(Case.from_json(case.to_json()) == case for case in found)
     for wrong in ({"modes": ["loose"]}, {"places": ["v9"]}):
@@ -142,6 +154,13 @@ def test_programs_are_joined():
 # ------------------------------------------------------------------------------------------------------------- data
 
 
+def row(op: str, dtype: str, letter: str, cells: Mapping[str, str] | None = None, reasons: Mapping[str, str] | None = None) -> Row:
+    """A row of the same letter everywhere but in some columns, by their names; the last word of one may stand alone."""
+    names = map(matrix.name_of, matrix.COLUMNS)
+    letters = [next((its for end, its in (cells or {}).items() if name.endswith(end)), letter) for name in names]
+    return Row(op, dtype, "".join(letters), reasons or {})
+
+
 def result(status: str, mode: str = "strict", place: str = "here", phase: str = "forward", **more) -> Result:
     return Result(Case("add", "float32", phase, mode, place), status, 1, **more)
 
@@ -154,17 +173,20 @@ def test_results_become_cells(tmp_path):
         result("fallback", "compiled", reason="aten::add"),
         result("failed", phase="backward", reason="not close"),
         result("crashed", place="v5e", reason="the process ended with -11"),
-        result("skipped", place="v5p", reason="it needs values"),
+        result("skipped", "fused", place="v5p", reason="it needs values"),
     ]
     made = matrix.merge(Matrix(), results, gaps, ["aten::add.Tensor", "aten::frob"])
-    (row,) = made.rows
-    assert row.cells == "PGD.F.W.-....."
-    assert row.reasons["strict backward"] == "a known one" and row.reasons["v5e forward"].startswith("crashed: ")
+    known = {"strict forward": "P", "strict backward": "G", "strict v5e forward": "W"}
+    known |= {"fused forward": "D", "fused v5p forward": "-", "compiled forward": "F"}
+    assert made.rows[0].cells == row("add", "float32", ".", known).cells
+    reasons = made.rows[0].reasons
+    assert reasons["strict backward"] == "a known one" and reasons["strict v5e forward"].startswith("crashed: ")
     assert made.lowerings == {"aten::add.Tensor": ("add",), "aten::frob": ()}
     matrix.store(made, tmp_path / "m.jsonl")
     assert matrix.load(tmp_path / "m.jsonl") == made
     again = matrix.merge(made, [result("passed", place="v5e")], gaps, made.lowerings)
-    assert again.rows[0].cells == "PGD.F.P.-....." and "v5e forward" not in again.rows[0].reasons
+    assert again.rows[0].cells == row("add", "float32", ".", known | {"strict v5e forward": "P"}).cells
+    assert "strict v5e forward" not in again.rows[0].reasons
     assert matrix.missing(again, [Case("add", "float32", "forward"), Case("sub", "float32", "forward")]) == [
         Case("sub", "float32", "forward")
     ]
@@ -173,19 +195,22 @@ def test_results_become_cells(tmp_path):
 def test_what_cannot_be_captured_is_what_it_is_here():
     gaps = Gaps()
     for status, letter in (("fallback", "F"), ("passed", "-")):
-        made = matrix.merge(Matrix(), [result(status), result("skipped", place="v6e")], gaps, [])
-        assert made.rows[0].cell(("strict", "v6e", "forward")) == letter
+        for mode in catalog.MODES:
+            found = [result(status, mode), result("skipped", mode, place="v6e")]
+            made = matrix.merge(Matrix(), found, gaps, [])
+            assert made.rows[0].cell((mode, "v6e", "forward")) == letter
 
 
 def test_the_share_that_compiles_everywhere():
     rows = (
-        Row("a", "float32", "P-P-P-PPPPPPPP"),  # compiles
-        Row("b", "float32", "PPP-P-PPPPPWPP"),  # forward compiles, backward does not for v6e
-        Row("c", "float32", "W-P-P-PPPPPPPP"),  # does not count
-        Row("d", "float32", "D-P-P-P-P-P-.-"),  # not compiled for v7x yet
+        row("a", "float32", "P", {"fused backward": "-"}),  # compiles
+        row("b", "float32", "P", {"fused v6e backward": "W"}),  # forward compiles, backward does not for v6e
+        row("c", "float32", "P", {"fused forward": "W", "backward": "-"}),  # does not count
+        row("d", "float32", "D", {"fused v7x forward": ".", "backward": "-"}),  # not compiled for v7x yet
     )
-    found = Matrix({}, rows).compiled_everywhere()
+    found = Matrix({}, rows).compiled_everywhere("fused")
     assert found == (2, 3, 1) and str(found) == "50.00% of 4; 1 not tried yet"
+    assert Matrix({}, rows).compiled_everywhere("strict") == (6, 6, 0)
 
 
 def test_the_stored_matrix_is_of_operators_that_exist():
@@ -209,8 +234,8 @@ def test_what_falls_back_is_told():
     name = "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams"
     for place in (catalog.HERE, "v5e"):
         assert run(name, place=place).status == "fallback"
-    (row,) = (row for row in matrix.load().rows if (row.op, row.dtype) == (name, "float32"))
-    assert {row.cell(column) for column in matrix.COLUMNS} == {"F"}
+    (found,) = (its for its in matrix.load().rows if (its.op, its.dtype) == (name, "float32"))
+    assert {found.cell(column) for column in matrix.COLUMNS} == {"F"}
 
 
 # ------------------------------------------------------------------------------------------------------------- page
@@ -218,9 +243,9 @@ def test_what_falls_back_is_told():
 SMALL = Matrix(
     {"torch": "2.13.0"},
     (
-        Row("add", "bfloat16", "PPPPPPPPPPPPPP"),
-        Row("add", "float32", "PPPPWPPPPPPPPP", {"compiled forward": "</script><b>not close"}),
-        Row("nonzero", "float32", "P-P-D-P-P-P-P-"),
+        row("add", "bfloat16", "P"),
+        row("add", "float32", "P", {"compiled forward": "W"}, {"compiled forward": "</script><b>not close"}),
+        row("nonzero", "float32", "P", {"backward": "-"}),
     ),
     {"aten::add.Tensor": ("add",), "aten::frob": ()},
 )
@@ -230,7 +255,7 @@ def test_the_page_holds_the_data_and_nothing_that_ends_its_script():
     page = support_page.as_html(SMALL)
     assert page.count("</script>") == 1 and "src=" not in page and "http" not in page
     data = json.loads(re.search(r"const DATA = (.*);\n", page)[1])
-    assert data["rows"].splitlines()[2] == "nonzero\tfloat32\tP-P-D-P-P-P-P-\t"
+    assert data["rows"].splitlines()[2] == f"nonzero\tfloat32\t{'P-' * 15}\t"
     assert data["reasons"] == ["</script><b>not close"]
 
 
@@ -242,8 +267,10 @@ $("op").value = "add"; $("op").dispatchEvent(new Event("input", { bubbles: true 
 set("dtypes", "float32"); seen.push(count());
 set("phases", "forward"); seen.push(count());
 set("statuses", "W"); seen.push(count());
-set("columns", "strict"); seen.push(count());
-set("columns", "strict"); set("columns", "compiled"); seen.push(count());
+set("modes", "strict"); seen.push(count());
+set("modes", "strict"); set("modes", "compiled"); seen.push(count());
+set("places", "v5e"); seen.push(count());
+set("places", "v5e"); set("places", "here"); seen.push(count());
 document.querySelector("#rows td.why").click(); seen.push($("reason").textContent.includes("<b>not close"));
 seen.push(document.querySelectorAll("b").length, decodeURIComponent(location.hash));
 set("statuses", "W"); $("op").value = "aten::add"; $("op").dispatchEvent(new Event("input", { bubbles: true }));
@@ -260,8 +287,8 @@ def test_the_page_filters_in_a_browser(tmp_path):
     command += ["--virtual-time-budget=5000", "--dump-dom", page.as_uri()]
     dom = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
     seen = json.loads(html.unescape(re.search(r"<title>(.*?)</title>", dom)[1]))
-    marks = "#op=add&phases=forward&dtypes=float32&columns=compiled&statuses=W"
-    assert seen == [5, 4, 2, 1, 1, 0, 1, True, 5, marks, 1, 1]
+    marks = "#op=add&modes=compiled&places=here&phases=forward&dtypes=float32&statuses=W"
+    assert seen == [5, 4, 2, 1, 1, 0, 1, 0, 1, True, 5, marks, 1, 1]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")

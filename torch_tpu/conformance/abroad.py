@@ -5,11 +5,11 @@ A case's programs are compiled together, and one by one where that fails. What a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch_tpu import aot, errors, settings
+from torch_tpu import _plug, aot, errors, settings
 from torch_tpu.conformance import modes, runner
 from torch_tpu.conformance.catalog import HERE, Case
 from torch_tpu.conformance.joined import join
@@ -73,12 +73,12 @@ def _refused(client: CompileOnlyClient, programs: Sequence[Planned]) -> str:
     return ""
 
 
-_last: dict[tuple[Any, ...], Captured] = {}
+_last: dict[tuple[int, Case, int], Captured] = {}
 
 
 def _captured(info: Any, case: Case, limit: int) -> Captured:
     """What a case captures, kept for the next place."""
-    key = (id(info), case.op, case.dtype, case.phase, limit)
+    key = (id(info), case, limit)
     if key not in _last:
         _last.clear()
         _last[key] = _capture(info, case, limit)
@@ -87,16 +87,22 @@ def _captured(info: Any, case: Case, limit: int) -> Captured:
 
 def _capture(info: Any, case: Case, limit: int) -> Captured:
     count, reason, programs = 0, "", []
-    with aot.device(next(iter(GENERATIONS))) as client, modes.entered("strict") as seen:
+    with aot.device(next(iter(GENERATIONS))) as client, modes.entered(case.mode) as seen:
+        operator = modes.operator(info, case.mode)
         try:
             for sample in runner.samples(info, case, "tpu", limit):
+                _plug.flush()
                 client.started.clear()
                 try:
-                    _run(info, case, sample)
+                    answer = _run(info, operator, case, sample)
+                    _plug.flush()  # with the answer alive: it is what the last program returns
+                    del answer
                 except runner.Skip as skip:
                     reason = str(skip)
                     continue
-                except errors.NoValueError:  # sizes that depend on data, say: what ran until then is compiled
+                except Exception as error:
+                    if not _needs_values(error):
+                        raise
                     if not client.started:
                         reason = NEEDS_VALUES
                         continue
@@ -107,11 +113,24 @@ def _capture(info: Any, case: Case, limit: int) -> Captured:
         except Exception as error:  # noqa: BLE001 - whatever goes wrong is the result
             told = f"sample {count}: {type(error).__name__}: {runner.short(error)}"
             return Captured((), count, seen, told, "failed")
+    if count and case.mode == "compiled" and not seen.num_graphs:
+        count, reason = 0, modes.NO_GRAPH
     return Captured(tuple(dict.fromkeys(programs)), count, seen, reason)
 
 
-def _run(info: Any, case: Case, sample: Any) -> None:
+def _needs_values(error: BaseException) -> bool:
+    """Whether it was sizes that depend on data, say: what ran until then is compiled. Dynamo wraps errors in its own."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, errors.NoValueError):
+        found = found.__cause__ or found.__context__
+    return found is not None
+
+
+def _run(info: Any, operator: Callable[..., Any], case: Case, sample: Any) -> Any:
     """Calls an operator on the device that is not there, after seeing that PyTorch's CPU takes the sample.
+
+    Args:
+        operator: as the device calls it.
 
     Raises:
         Skip: it does not, or there is nothing to differentiate.
@@ -119,10 +138,10 @@ def _run(info: Any, case: Case, sample: Any) -> None:
 
     def call(place: str) -> Any:
         args, kwargs = runner.arguments(sample, place)
-        operator = info if place == "cpu" else info.op
+        called = info if place == "cpu" else operator
         if case.phase == "backward":
-            return runner.gradients(operator, sample, args, kwargs, place)
-        return operator(*args, **kwargs)
+            return runner.gradients(called, sample, args, kwargs, place)
+        return called(*args, **kwargs)
 
     runner.reference(info, lambda: call("cpu"))
-    call("tpu")
+    return call("tpu")

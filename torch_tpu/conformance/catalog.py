@@ -153,8 +153,7 @@ def cases(
                 raise ValueError(f"there is no {kind} {name!r}; there are: {', '.join(known)}")
     index, count = shard
     kinds = [(name, dtype_of(name)) for name in dtypes]
-    settings = [(mode, HERE) for mode in modes if HERE in places]
-    settings += [("strict", place) for place in places if place != HERE]
+    settings = list(itertools.product(modes, places))
     return [
         Case(full_name(info), name, phase, mode, place)
         for info in select(patterns)[index::count]

@@ -7,6 +7,7 @@ makes results, `merge` puts them into the matrix; what was not run stays as it w
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,18 +37,15 @@ COUNTED = "PDFGW"
 
 Column = tuple[str, str, str]
 """Mode, place and phase."""
-COLUMNS: tuple[Column, ...] = (
-    *((mode, HERE, phase) for mode in MODES for phase in MATRIX_PHASES),
-    *(("strict", place, phase) for place in PLACES if place != HERE for phase in MATRIX_PHASES),
-)
+COLUMNS: tuple[Column, ...] = tuple(itertools.product(MODES, PLACES, MATRIX_PHASES))
 _INDEX = {column: index for index, column in enumerate(COLUMNS)}
 _PACKAGES = ("torch", "jaxlib", "libtpu", "torch_tpu")
 
 
 def name_of(column: Column) -> str:
-    """Such as "fused backward" or "v5e forward"."""
+    """Such as "fused backward" or "strict v5e forward"."""
     mode, place, phase = column
-    return f"{mode if place == HERE else place} {phase}"
+    return f"{mode} {phase}" if place == HERE else f"{mode} {place} {phase}"
 
 
 @dataclass(frozen=True)
@@ -93,17 +91,17 @@ class Matrix:
         """How many rows have which letter."""
         return Counter(row.cell(column) for row in self.rows)
 
-    def items(self) -> Iterator[tuple[Row, str]]:
-        """Rows and phases that pass here in strict mode: what should compile everywhere."""
+    def items(self, mode: str) -> Iterator[tuple[Row, str]]:
+        """Rows and phases that pass here in a mode: what should compile everywhere."""
         for row in self.rows:
             for phase in MATRIX_PHASES:
-                if row.cell(("strict", HERE, phase)) in PASSES:
+                if row.cell((mode, HERE, phase)) in PASSES:
                     yield row, phase
 
-    def compiled_everywhere(self) -> Compiled:
+    def compiled_everywhere(self, mode: str) -> Compiled:
         """Which of the items compile for all TPU generations."""
         places = [place for place in PLACES if place != HERE]
-        cells = [[row.cell(("strict", place, phase)) for place in places] for row, phase in self.items()]
+        cells = [[row.cell((mode, place, phase)) for place in places] for row, phase in self.items(mode)]
         known = [letters for letters in cells if "." not in letters]
         good = sum(all(letter in PASSES for letter in letters) for letters in known)
         return Compiled(good, len(known), len(cells) - len(known))
@@ -174,10 +172,10 @@ def _judged(result: Result, gaps: Gaps) -> tuple[str, str]:
 def _inherit(row: Row) -> Row:
     """Where no program can be captured without values, a cell is what the same call is here, if that does not pass."""
     for column in COLUMNS:
-        _, place, phase = column
-        here = row.cell(("strict", HERE, phase))
+        mode, place, phase = column
+        here = row.cell((mode, HERE, phase))
         if place != HERE and row.cell(column) == "-" and here in "FG":
-            row = _with(row, column, here, row.reasons.get(name_of(("strict", HERE, phase)), ""))
+            row = _with(row, column, here, row.reasons.get(name_of((mode, HERE, phase)), ""))
     return row
 
 

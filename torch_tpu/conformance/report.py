@@ -55,7 +55,9 @@ def show_matrix(console: Console, matrix: Matrix) -> None:
             if row.cell(column) == "W":
                 name = name_of(column)
                 console.print(f"[red]wrong[/] {row.op} {row.dtype} {name}: {escape(row.reasons[name])}", soft_wrap=True)
-    console.print(f"Items that pass here and compile for all TPU generations: {matrix.compiled_everywhere()}")
+    for mode in MODES:
+        told = matrix.compiled_everywhere(mode)
+        console.print(f"{mode}: items that pass here and compile for all TPU generations: {told}")
     num_used = sum(bool(ops) for ops in matrix.lowerings.values())
     console.print(f"{num_used} of {len(matrix.lowerings)} lowerings are reached")
 

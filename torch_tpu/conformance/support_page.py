@@ -39,7 +39,7 @@ def _data(matrix: Matrix) -> str:
         "versions": dict(matrix.versions),
         "statuses": STATUSES,
         "phases": MATRIX_PHASES,
-        "columns": [name_of(column).split() for column in COLUMNS],
+        "columns": COLUMNS,
         "reasons": list(texts),
         "rows": "\n".join(rows),
         "lowerings": "\n".join("\t".join([name, " ".join(ops)]) for name, ops in matrix.lowerings.items()),
