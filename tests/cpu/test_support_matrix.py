@@ -147,8 +147,13 @@ def test_programs_are_joined():
     text = joined.join([one, two])
     mlir.parse(text)
     assert "@main(%a0_0: tensor<2xcomplex<f32>>) -> (tensor<2xcomplex<f32>>, tensor<f32>, tensor<f32>)" in text
-    with pytest.raises(ValueError, match="not a module with one function"):
+    with pytest.raises(ValueError, match="not a module whose main function comes first"):
         joined.join([text])
+    called = one.replace("return", "%1 = func.call @main_2(%arg0) : (tensor<2xcomplex<f32>>) -> tensor<2xcomplex<f32>>\nreturn", 1)
+    other = "func.func private @main_2(%arg0: tensor<2xcomplex<f32>>) -> (tensor<2xcomplex<f32>>) {\nreturn %arg0 : tensor<2xcomplex<f32>>\n}\n}\n"
+    parts = joined.join([called.removesuffix("}\n") + other] * 2)
+    mlir.parse(parts)
+    assert parts.count("call @part_1_main_2(") == 1 and parts.count("func.func public") == 1
 
 
 # ------------------------------------------------------------------------------------------------------------- data

@@ -51,13 +51,14 @@ def run_case(info: Any, case: Case, limit: int) -> runner.Result:
 
 
 _compiled: set[tuple[str, str]] = set()
-"""The topologies and programs of this process that were compiled."""
+"""The topologies and the programs, without their names, that this process compiled: modes often run the same one."""
 
 
 def _refused(client: CompileOnlyClient, programs: Sequence[Planned]) -> str:
     """What the compiler says against one of the programs, or nothing."""
     place = client.topology.name
-    fresh = [program for program in programs if (place, program.text) not in _compiled]
+    bodies = {program: program.text.partition("\n")[2] for program in programs}
+    fresh = [program for program, body in bodies.items() if (place, body) not in _compiled]
     if not fresh:
         return ""
     with settings.override(cache=False):  # these executables are for nobody
@@ -69,7 +70,7 @@ def _refused(client: CompileOnlyClient, programs: Sequence[Planned]) -> str:
                     client.build(client.adopt(program))
                 except errors.CompileError as error:
                     return runner.short(error)
-    _compiled.update((place, program.text) for program in fresh)
+    _compiled.update((place, bodies[program]) for program in fresh)
     return ""
 
 
