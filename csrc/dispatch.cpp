@@ -263,8 +263,9 @@ struct Kernel final : c10::OperatorKernel {
   void bump_versions(at::ArrayRef<c10::IValue> args) const {
     for (size_t i = 0; i < args.size(); ++i) {
       if (op->args[i].kind != ArgKind::kTensorList || !op->args[i].written) continue;
-      for (const at::Tensor& tensor : args[i].toTensorVector())
-        if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+      for (const c10::IValue& item : args[i].toListRef())
+        if (const at::Tensor& tensor = item.toTensor(); !tensor.is_inference())
+          tensor.unsafeGetTensorImpl()->bump_version();
     }
   }
 

@@ -42,6 +42,16 @@ def test_what_runs_nothing_says_so():
     assert not any("nothing runs" in note for note in linear().report.notes)
 
 
+def test_a_step_that_is_too_short_for_its_estimate_says_so():
+    def noted(width):
+        x = torch.empty(width, width, dtype=torch.bfloat16, device="meta")
+        report = aot.compile(lambda x: x @ x, x, "v6e-1").report
+        return report.time.estimate, any("what starting a program" in note for note in report.notes)
+
+    (short, told), (long, silent) = noted(64), noted(8192)
+    assert short < 1e-4 < long and told and not silent
+
+
 def test_without_tokens_a_step_still_has_a_price():
     report = linear().report
     assert report.rates.tokens_per_second_per_chip is report.rates.usd_per_million_tokens is None

@@ -24,7 +24,7 @@ def test_names(name, pjrt, devices):
     topology = Topology.parse(name)
     assert topology.pjrt_name == pjrt
     assert topology.devices == devices
-    assert Topology.parse(topology.name) == topology
+    assert Topology.parse(topology.name) == topology == Topology.parse(topology)
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,8 @@ def test_names(name, pjrt, devices):
 def test_wrong_names_say_what_there_is(name, reason):
     with pytest.raises(ValueError, match=reason):
         Topology.parse(name)
+
+
+def test_a_number_alone_is_no_topology():
+    with pytest.raises(TypeError, match="such as 'v6e-8', not 8"):
+        Topology.parse(8)

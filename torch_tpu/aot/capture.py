@@ -48,7 +48,7 @@ def device(topology: str | Topology) -> Iterator[CompileOnlyClient]:
         ValueError: there is no such topology.
         PlatformError: the TPU compiler (the package libtpu) is not installed.
     """
-    client = compile_only.client(Topology.parse(topology) if isinstance(topology, str) else topology)
+    client = compile_only.client(Topology.parse(topology))
     _plug.flush()
     state = torch.tpu.get_rng_state() if platform.is_started() else None
     recording, origins.recording = origins.recording, True

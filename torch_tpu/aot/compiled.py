@@ -69,7 +69,7 @@ class Compiled:
             ValueError: a program is of another number of devices, as data-parallel ones are; or as `aot.compile`.
             PlatformError: as `aot.compile`.
         """
-        other = Topology.parse(topology) if isinstance(topology, str) else topology
+        other = Topology.parse(topology)
         counts = {len(program.processes) for program in self.programs if program.processes}
         if counts - {other.devices}:
             raise ValueError(

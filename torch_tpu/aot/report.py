@@ -36,6 +36,8 @@ ESTIMATES = (
     "cost",
 )
 """Parts of a report that are reckoned and not measured."""
+_SHORT = 1e-4
+"""Seconds. What starting a program takes is of this order, and is in no figure of the compiler's."""
 
 
 @dataclass(frozen=True)
@@ -387,6 +389,11 @@ def _notes(
         costs = [program.cost for program in programs if program.cost is not None]
         if not all(found.estimated_cycles_found for found in costs):
             yield "the compiler gave no estimates for a program's instructions: its time is that at peak speeds"
+        if programs and time.estimate < _SHORT:
+            yield (
+                f"a step of less than {_SHORT * 1e6:.0f} us: what starting a program and each of its operations takes is not in "
+                "the estimate, and decides how long so short a step is; throughput and cost are the best that could be"
+            )
     if compiled.topology.devices > 1 and not any(program.planned.processes for program in programs):
         yield (
             f"each of the {compiled.topology.devices} devices runs the program by itself on a batch of its own; it has no "

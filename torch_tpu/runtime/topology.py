@@ -45,12 +45,17 @@ class Topology:
     chips: int
 
     @staticmethod
-    def parse(name: str) -> Topology:
-        """From a name such as "v6e-8" or "v5p-16"; "v6e" alone is one chip.
+    def parse(name: str | Topology) -> Topology:
+        """From a name such as "v6e-8" or "v5p-16"; "v6e" alone is one chip. A topology is itself.
 
         Raises:
+            TypeError: it is no name.
             ValueError: there is no such generation, or it does not come in that number of chips.
         """
+        if isinstance(name, Topology):
+            return name
+        if not isinstance(name, str):
+            raise TypeError(f"a topology is a generation and a number of chips, such as 'v6e-8', not {name!r}")
         generation, _, count = name.strip().lower().replace("tpu7x", "v7x").partition("-")
         if generation not in GENERATIONS:
             raise ValueError(f"there is no TPU generation {generation!r}; there are: {', '.join(GENERATIONS)}")
