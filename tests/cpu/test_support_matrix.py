@@ -149,7 +149,9 @@ def test_programs_are_joined():
     assert "@main(%a0_0: tensor<2xcomplex<f32>>) -> (tensor<2xcomplex<f32>>, tensor<f32>, tensor<f32>)" in text
     with pytest.raises(ValueError, match="not a module whose main function comes first"):
         joined.join([text])
-    called = one.replace("return", "%1 = func.call @main_2(%arg0) : (tensor<2xcomplex<f32>>) -> tensor<2xcomplex<f32>>\nreturn", 1)
+    called = one.replace(
+        "return", "%1 = func.call @main_2(%arg0) : (tensor<2xcomplex<f32>>) -> tensor<2xcomplex<f32>>\nreturn", 1
+    )
     other = "func.func private @main_2(%arg0: tensor<2xcomplex<f32>>) -> (tensor<2xcomplex<f32>>) {\nreturn %arg0 : tensor<2xcomplex<f32>>\n}\n}\n"
     parts = joined.join([called.removesuffix("}\n") + other] * 2)
     mlir.parse(parts)
@@ -159,7 +161,9 @@ def test_programs_are_joined():
 # ------------------------------------------------------------------------------------------------------------- data
 
 
-def row(op: str, dtype: str, letter: str, cells: Mapping[str, str] | None = None, reasons: Mapping[str, str] | None = None) -> Row:
+def row(
+    op: str, dtype: str, letter: str, cells: Mapping[str, str] | None = None, reasons: Mapping[str, str] | None = None
+) -> Row:
     """A row of the same letter everywhere but in some columns, by their names; the last word of one may stand alone."""
     names = map(matrix.name_of, matrix.COLUMNS)
     letters = [next((its for end, its in (cells or {}).items() if name.endswith(end)), letter) for name in names]

@@ -1,6 +1,8 @@
 """A case where no device is: the programs that it would run on a TPU go through that TPU's compiler, and nothing runs.
 
-A case's programs are compiled together, and one by one where that fails. What a case captures is the same for all generations, since lowerings know the platform and no generation.
+What a case captures is the same for all generations, since lowerings know the platform and no generation. Programs are
+compiled together, those of other modes and phases with them, since half of a small one's time goes into starting; where
+that fails, those of the case by themselves, and then one by one.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Any
 from torch_tpu import _plug, aot, errors, settings
 from torch_tpu.conformance import modes, runner
 from torch_tpu.conformance.catalog import HERE, Case
-from torch_tpu.conformance.joined import join
+from torch_tpu.conformance.joined import body, join
 from torch_tpu.conformance.modes import Seen
 from torch_tpu.runtime import compile_only
 from torch_tpu.runtime.compile_only import CompileOnlyClient, Planned
@@ -34,16 +36,24 @@ class Captured:
     """What came of it, where nothing is to be compiled."""
 
 
-def run_case(info: Any, case: Case, limit: int) -> runner.Result:
-    """Compiles a case's programs for its place."""
-    found = _captured(info, replace(case, place=HERE), limit)
+def run_case(info: Any, case: Case, limit: int, others: Sequence[Case] = ()) -> runner.Result:
+    """Compiles a case's programs for its place.
+
+    Args:
+        others: cases of the same operator and dtype that will follow: their programs are compiled as well.
+    """
+    found = _captured(info, case, limit)
     if found.status:
         return runner.Result(case, found.status, found.num_samples, found.reason)
     if found.seen.fallbacks:
         return runner.Result(case, "fallback", found.num_samples, ", ".join(found.seen.fallbacks))
     if not found.num_samples:
         return runner.Result(case, "skipped", 0, found.reason)
-    refused = _refused(compile_only.client(Topology.parse(case.place)), found.programs)
+    client = compile_only.client(Topology.parse(case.place))
+    if others and _fresh(client, found.programs):
+        beside = [program for other in others for program in _captured(info, other, limit).programs]
+        _refused(client, [*found.programs, *beside], whole=True)
+    refused = _refused(client, found.programs)
     if refused:
         return runner.Result(case, "failed", found.num_samples, refused)
     by = "decomposition" if found.seen.decomposed else "lowering"
@@ -51,26 +61,36 @@ def run_case(info: Any, case: Case, limit: int) -> runner.Result:
 
 
 _compiled: set[tuple[str, str]] = set()
-"""The topologies and the programs, without their names, that this process compiled: modes often run the same one."""
+"""The topologies and the programs, as `body` has them, that this process compiled: modes often run the same one."""
 
 
-def _refused(client: CompileOnlyClient, programs: Sequence[Planned]) -> str:
-    """What the compiler says against one of the programs, or nothing."""
-    place = client.topology.name
-    bodies = {program: program.text.partition("\n")[2] for program in programs}
-    fresh = [program for program, body in bodies.items() if (place, body) not in _compiled]
+def _fresh(client: CompileOnlyClient, programs: Sequence[Planned]) -> dict[tuple[str, str], Planned]:
+    """Those that were not compiled yet, by their names in `_compiled`."""
+    named = {(client.topology.name, body(program.text)): program for program in programs}
+    return {name: program for name, program in named.items() if name not in _compiled}
+
+
+def _refused(client: CompileOnlyClient, programs: Sequence[Planned], *, whole: bool = False) -> str:
+    """What the compiler says against one of the programs, or nothing.
+
+    Args:
+        whole: it says nothing against any by itself.
+    """
+    fresh = _fresh(client, programs)
     if not fresh:
         return ""
     with settings.override(cache=False):  # these executables are for nobody
         try:
-            client.build(Planned(client, join([program.text for program in fresh]), (), (), "low", ()))
-        except errors.CompileError:
-            for program in fresh:  # which one, and whether it is refused by itself
+            client.build(Planned(client, join([program.text for program in fresh.values()]), (), (), "low", ()))
+        except errors.CompileError as refused:
+            if whole:
+                return runner.short(refused)
+            for program in fresh.values():  # which one, and whether it is refused by itself
                 try:
                     client.build(client.adopt(program))
                 except errors.CompileError as error:
                     return runner.short(error)
-    _compiled.update((place, bodies[program]) for program in fresh)
+    _compiled.update(fresh)
     return ""
 
 
@@ -78,10 +98,11 @@ _last: dict[tuple[int, Case, int], Captured] = {}
 
 
 def _captured(info: Any, case: Case, limit: int) -> Captured:
-    """What a case captures, kept for the next place."""
-    key = (id(info), case, limit)
+    """What a case captures, kept for its other places, and while the operator and the dtype stay the same."""
+    key = (id(info), replace(case, place=HERE), limit)
     if key not in _last:
-        _last.clear()
+        if any((other.op, other.dtype) != (case.op, case.dtype) for _, other, _ in _last):
+            _last.clear()
         _last[key] = _capture(info, case, limit)
     return _last[key]
 

@@ -11,6 +11,13 @@ from collections.abc import Sequence
 _HEAD = re.compile(r"module @\S+ \{\n(func\.func public @main\((.*)\) -> (.*) \{\n)")
 _ALIAS = re.compile(r" \{tf\.aliasing_output = \d+ : i32\}")
 _TYPE = re.compile(r"tensor<(?:[^<>]|<[^>]*>)*>")
+_NAME = re.compile(r"%arg\d+")
+_ONLY_CALL = re.compile(
+    r"func\.func public @main\((?P<arguments>.*)\) -> .* \{\n"
+    r"(?P<made>%1)(?::\d+)? = func\.call @(?P<name>\w+)\((?P<given>.*)\) : \(.*\n"
+    r"return (?P<returned>.*) : .*\n\}\n"
+    r"func\.func private @(?P=name)\((?P=arguments)\) -> (?P<rest>(?:(?!func\.func)[\s\S])*)"
+)
 _FUNCTION = re.compile(r"func\.func (?:public|private) @(\w+)\(")
 
 
@@ -37,6 +44,17 @@ def join(texts: Sequence[str]) -> str:
     main = f"func.func public @main({', '.join(arguments)}) -> ({', '.join(types)}) {{"
     end = f"return {', '.join(names)} : {', '.join(types)}" if types else "return"
     return "\n".join(["module @joined {", *functions, main, *calls, end, "}", "}"])
+
+
+def body(text: str) -> str:
+    """What a module does, without its name: the same for one whose main function only calls its other function."""
+    functions = text.partition("\n")[2]
+    found = _ONLY_CALL.fullmatch(functions)
+    if found is None or found["given"] != ", ".join(_NAME.findall(found["arguments"])):
+        return functions
+    if found["returned"].split(", ") not in ([found["made"]], [f"%1#{i}" for i in range(found["returned"].count("#"))]):
+        return functions
+    return f"func.func public @main({found['arguments']}) -> {found['rest']}"
 
 
 def _renamed(functions: str, prefix: str) -> str:

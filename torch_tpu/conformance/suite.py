@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ def run(plan: Plan, chosen: Sequence[Case], progress: Callable[[Result], None] =
     """
     how = pool.Pool(
         serve=serve,
-        arguments=(plan.device, plan.limit),
+        arguments=(plan.device, plan.limit, plan.phases, plan.modes),
         failure=lambda case, status, reason: Result(case, status, reason=reason),
         parse=Result.from_json,
         header=plan.header(),
@@ -66,7 +66,7 @@ def run(plan: Plan, chosen: Sequence[Case], progress: Callable[[Result], None] =
     return pool.run(how, chosen, progress)
 
 
-def serve(connection: Any, device: str, limit: int) -> None:
+def serve(connection: Any, device: str, limit: int, phases: Sequence[str], modes: Sequence[str]) -> None:
     """The worker process: receives cases, sends results, until the other end closes."""
     import warnings
 
@@ -84,4 +84,11 @@ def serve(connection: Any, device: str, limit: int) -> None:
             case = connection.recv()
         except EOFError:
             return
-        connection.send(runner.run_case(infos[case.op], case, device, limit))
+        info = infos[case.op]
+        others = [
+            replace(case, phase=phase, mode=mode)
+            for phase in catalog.phases_of(info, catalog.dtype_of(case.dtype))
+            for mode in modes
+            if phase in phases and phase in catalog.MATRIX_PHASES
+        ]
+        connection.send(runner.run_case(info, case, device, limit, others))
