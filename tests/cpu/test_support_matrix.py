@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,26 @@ def test_a_refused_program_is_told_by_operator_dtype_and_generation(monkeypatch)
     assert "Traceback" not in result.reason
 
 
+def test_what_the_compiler_refuses_is_told_of_its_own_case_only(monkeypatch):
+    """Though the programs of the cases that follow are compiled with it."""
+    compiled = []
+
+    def build(client, planned):
+        compiled.append(planned.text)
+        if "divide" in planned.text:
+            raise torch_tpu.errors.CompileError("XLA could not compile it")
+
+    monkeypatch.setattr(torch_tpu.runtime.compile_only.CompileOnlyClient, "build", build)
+    monkeypatch.setattr(abroad, "_compiled", set())
+    for op, status in (("sub", "passed"), ("true_divide", "failed")):
+        info, case = catalog.by_name()[op], Case(op, "float32", "forward", place="v5e")
+        others = [replace(case, phase="backward"), replace(case, mode="fused")]
+        assert runner.run_case(info, case, "tpu", 1, others).status == status
+    case = Case("sub", "float32", "backward", place="v5e")
+    compiled.clear()
+    assert runner.run_case(catalog.by_name()["sub"], case, "tpu", 1).status == "passed" and not compiled
+
+
 def test_cases_follow_each_other_by_operator_dtype_and_phase():
     found = catalog.cases(["add"], ["float32"], catalog.PHASES, (0, 1), catalog.MODES, catalog.PLACES)
     assert len(found) == 2 * len(catalog.MODES) * len(catalog.PLACES) + 3  # inplace, out, errors: strict and here
@@ -137,6 +158,35 @@ def test_samples_are_taken_evenly():
     assert runner._evenly(range(10), 2) == [2, 7]
     assert runner._evenly(range(2), 5) == [0, 1]
     assert runner._evenly([], 3) == []
+
+
+def test_one_operator_is_the_same_program_in_strict_and_fused_mode():
+    def bodies(op, mode):
+        captured = abroad._capture(catalog.by_name()[op], Case(op, "float32", "forward", mode), limit=1)
+        return {joined.body(program.text) for program in captured.programs}
+
+    for op in ("asinh", "frexp"):  # with one result, and with two
+        assert bodies(op, "strict") == bodies(op, "fused") == bodies(op, "compiled")
+    assert bodies("asinh", "strict") != bodies("acosh", "strict")
+
+
+@pytest.mark.parametrize("changed", [("%arg0, %arg1", "%arg1, %arg0"), ("return %1#0, %1#1", "return %1#1, %1#0")])
+def test_a_main_function_that_does_more_than_call_is_another_program(changed):
+    kind = "(tensor<f32>, tensor<f32>)"
+    text = f"""module @m {{
+func.func public @main(%arg0: tensor<f32>, %arg1: tensor<f32>) -> {kind} {{
+%1:2 = func.call @f0(%arg0, %arg1) : {kind} -> {kind}
+return %1#0, %1#1 : tensor<f32>, tensor<f32>
+}}
+func.func private @f0(%arg0: tensor<f32>, %arg1: tensor<f32>) -> {kind} {{
+return %arg0, %arg1 : tensor<f32>, tensor<f32>
+}}
+}}
+"""
+    alone = text.partition("private @f0")[2]
+    assert joined.body(text) == "func.func public @main" + alone
+    other = text.replace(*changed)
+    assert other != text and joined.body(other) == other.partition("\n")[2]
 
 
 def test_programs_are_joined():
