@@ -347,7 +347,7 @@ def test_the_page_filters_in_a_browser(tmp_path):
     dom = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
     seen = json.loads(html.unescape(re.search(r"<title>(.*?)</title>", dom)[1]))
     marks = "#op=add&modes=compiled&places=here&phases=forward&dtypes=float32&statuses=W"
-    assert seen == [5, 4, 2, 1, 1, 0, 1, 0, 1, True, 5, marks, 1, 1]
+    assert seen == [5, 4, 2, 1, 1, 0, 1, 0, 1, True, 3, marks, 1, 1]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
