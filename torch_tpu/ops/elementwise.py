@@ -100,33 +100,53 @@ def scaled(x: Value, factor: float) -> Value:
     return x * factor
 
 
+def _half_exponential(size: Value) -> Value:
+    """exp(size) / 2 for size >= 0, infinite only where that is."""
+    far = hlo.greater(size, 64)
+    root = hlo.exponential(hlo.select(far, size * 0.5, size))
+    return root * 0.5 * hlo.select(far, root, 1)
+
+
+def _cosh(x: Value) -> Value:
+    """XLA's, exp(x - log 2), loses as many digits as x - log 2 has before the point."""
+    half = _half_exponential(hlo.abs(x))
+    return half + 0.25 / half
+
+
+def _sinh(x: Value) -> Value:
+    size = hlo.abs(x)
+    half, excess = _half_exponential(size), hlo.expm1(hlo.minimum(size, 1))
+    near = 0.5 * (excess + excess / (excess + 1))
+    return copy_sign(hlo.select(hlo.less(size, 1), near, half - 0.25 / half), x)
+
+
 def sine(x: Value) -> Value:
     """Complex functions are written out, as XLA's own lose the digits of a small imaginary part."""
     if not x.dtype.is_complex:
         return hlo.sine(x)
     re, im = hlo.real(x), hlo.imag(x)
-    return hlo.make_complex(hlo.sine(re) * hlo.cosh(im), hlo.cosine(re) * hlo.sinh(im))
+    return hlo.make_complex(hlo.sine(re) * _cosh(im), hlo.cosine(re) * _sinh(im))
 
 
 def cosine(x: Value) -> Value:
     if not x.dtype.is_complex:
         return hlo.cosine(x)
     re, im = hlo.real(x), hlo.imag(x)
-    return hlo.make_complex(hlo.cosine(re) * hlo.cosh(im), -(hlo.sine(re) * hlo.sinh(im)))
+    return hlo.make_complex(hlo.cosine(re) * _cosh(im), -(hlo.sine(re) * _sinh(im)))
 
 
 def hyperbolic_sine(x: Value) -> Value:
     if not x.dtype.is_complex:
-        return hlo.sinh(x)
+        return _sinh(x)
     re, im = hlo.real(x), hlo.imag(x)
-    return hlo.make_complex(hlo.sinh(re) * hlo.cosine(im), hlo.cosh(re) * hlo.sine(im))
+    return hlo.make_complex(_sinh(re) * hlo.cosine(im), _cosh(re) * hlo.sine(im))
 
 
 def hyperbolic_cosine(x: Value) -> Value:
     if not x.dtype.is_complex:
-        return hlo.cosh(x)
+        return _cosh(x)
     re, im = hlo.real(x), hlo.imag(x)
-    return hlo.make_complex(hlo.cosh(re) * hlo.cosine(im), hlo.sinh(re) * hlo.sine(im))
+    return hlo.make_complex(_cosh(re) * hlo.cosine(im), _sinh(re) * hlo.sine(im))
 
 
 def _signed(builder: Builder, part: int, flip: bool = False) -> Builder:

@@ -35,13 +35,15 @@ def erfcx_positive(x: Value) -> Value:
     return _ERFCX(ratio) / (1 + 2 * x)
 
 
-def exp_square(x: Value) -> Value:
-    """exp(x^2) without the error that rounding x^2 makes in the exponent: x = head + tail with an exact head^2."""
+def exp_square(x: Value, sign: int = 1) -> Value:
+    """exp(x^2), or exp(-x^2), without the error that rounding x^2 makes in the exponent: x = head + tail with an exact head^2.
+
+    Not as a product of exponentials: XLA makes one of the sum, rounded, of such.
+    """
     digits = 11 if x.dtype.itemsize == 4 else 25
     head = hlo.reduce_precision(x, 8 if x.dtype.itemsize == 4 else 11, digits)
-    rest = (x - head) * (x + head)
-    rest = hlo.select(hlo.is_finite(x), rest, 0)
-    return hlo.exponential(head * head) * hlo.exponential(rest)
+    rest = hlo.select(hlo.is_finite(x), (x - head) * (x + head), 0)
+    return hlo.exponential(sign * head * head) * (1 + hlo.expm1(sign * rest))
 
 
 @lowering("special_erfcx", promote=RESULT)
@@ -114,7 +116,10 @@ def erf(ctx: Context, x: Value) -> Value:
 
 @lowering("erfc", promote=RESULT)
 def erfc(ctx: Context, x: Value) -> Value:
-    return hlo.erfc(x)
+    """XLA's takes the exponential of a rounded square, which costs digits where it is large."""
+    far = hlo.greater(x, 0.5)
+    size = hlo.select(far, x, 1)
+    return hlo.select(far, erfcx_positive(size) * exp_square(size, -1), hlo.erfc(x))
 
 
 @lowering("special_entr", promote=RESULT)
