@@ -40,7 +40,8 @@ def run_case(info: Any, case: Case, limit: int, others: Sequence[Case] = ()) -> 
     """Compiles a case's programs for its place.
 
     Args:
-        others: cases of the same operator and dtype that will follow: their programs are compiled as well.
+        others: cases of the same operator and dtype, this one and those that will follow: their small programs are
+            compiled with its own.
     """
     found = _captured(info, case, limit)
     if found.status:
@@ -52,7 +53,7 @@ def run_case(info: Any, case: Case, limit: int, others: Sequence[Case] = ()) -> 
     client = compile_only.client(Topology.parse(case.place))
     if others and _fresh(client, found.programs):
         beside = [program for other in others for program in _captured(info, other, limit).programs]
-        _refused(client, [*found.programs, *beside], whole=True)
+        _refused(client, [program for program in beside if len(program.text) < _SMALL], whole=True)
     refused = _refused(client, found.programs)
     if refused:
         return runner.Result(case, "failed", found.num_samples, refused)
@@ -60,6 +61,8 @@ def run_case(info: Any, case: Case, limit: int, others: Sequence[Case] = ()) -> 
     return runner.Result(case, "passed", found.num_samples, by=by)
 
 
+_SMALL = 1 << 14
+"""Characters of a program that is compiled with others: a large one takes its time, and may take that of others."""
 _compiled: set[tuple[str, str]] = set()
 """The topologies and the programs, as `body` has them, that this process compiled: modes often run the same one."""
 
