@@ -55,6 +55,7 @@ struct Result {
   int64_t aval = 0;
   int64_t place = 0;   // of the argument, or of the result that a view is of
   int64_t offset = 0;  // of a view, in bytes, behind that of what it is a view of
+  bool conj = false, neg = false;  // of a view: unlike what it is a view of
   size_t bytes = 0;
   c10::IValue constant;
 };
@@ -107,6 +108,7 @@ struct Packed {
   void put(double number) { key.append(reinterpret_cast<const char*>(&number), sizeof number); }
   int64_t operand(Slot* slot);
   int64_t operand(const c10::IValue& scalar);
+  void pack_all(const Op& op, at::ArrayRef<c10::IValue> args);
   int64_t tensor(const c10::IValue& value, bool is_written, bool is_static);
   bool count(const Op& op, at::ArrayRef<c10::IValue> args);
   int64_t scalar(const Arg& arg, const c10::IValue& value);
@@ -141,6 +143,8 @@ inline at::Tensor view_of(const at::Tensor& base, const Result& view) {
                                                        c10::scalarTypeToTypeMeta(view.dtype));
   const auto bytes = base.storage_offset() * static_cast<int64_t>(base.itemsize()) + view.offset;
   made.unsafeGetTensorImpl()->set_sizes_and_strides(view.size, view.stride, bytes / static_cast<int64_t>(made.itemsize()));
+  if (view.conj) made._set_conj(!made.is_conj());
+  if (view.neg) made._set_neg(!made.is_neg());
   if (!made.is_inference()) made.unsafeGetTensorImpl()->set_version_counter(base.unsafeGetTensorImpl()->version_counter());
   return made;
 }

@@ -378,13 +378,15 @@ Result parse_result(const py::handle& item) {
       }
       return result;
     }
-    if (py::isinstance<py::str>(fields[0])) {  // ("argument" or "result", place, size, stride, dtype, offset)
+    if (py::isinstance<py::str>(fields[0])) {  // ("argument" or "result", place, size, stride, dtype, offset, conj, neg)
       result.kind = fields[0].cast<std::string>() == "argument" ? Result::kViewOfArgument : Result::kViewOfResult;
       result.place = fields[1].cast<int64_t>();
       result.size = fields[2].cast<std::vector<int64_t>>();
       result.stride = fields[3].cast<std::vector<int64_t>>();
       result.dtype = reinterpret_cast<THPDtype*>(fields[4].ptr())->scalar_type;
       result.offset = fields[5].cast<int64_t>();
+      result.conj = fields[6].cast<bool>();
+      result.neg = fields[7].cast<bool>();
       return result;
     }
     result.size = fields[0].cast<std::vector<int64_t>>();

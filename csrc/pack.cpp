@@ -237,9 +237,17 @@ bool Packed::count(const Op& op, at::ArrayRef<c10::IValue> args) {
   return true;
 }
 
+// Of a list that is written, which tensors meet decides in what order it is: then offsets are no data.
 void Packed::pack(const Op& op, at::ArrayRef<c10::IValue> args) {
-  clear();
   reads_views = op.reads_views;
+  pack_all(op, args);
+  if (!(op.is_foreach && op.writes && shares && reads_views)) return;
+  reads_views = false;
+  pack_all(op, args);
+}
+
+void Packed::pack_all(const Op& op, at::ArrayRef<c10::IValue> args) {
+  clear();
   put(op.id | epoch << 20);
   put(static_cast<int64_t>(c10::get_default_dtype_as_scalartype()));
   const bool is_counted = op.counted >= 0 && count(op, args);

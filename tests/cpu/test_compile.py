@@ -505,3 +505,35 @@ def test_recurrent_cells(kind, bias):
     found = tree_leaves(torch.compile(model.to("tpu"), backend="tpu")(x.to("tpu")))
     for one, other in zip(wanted, found, strict=True):
         torch.testing.assert_close(other.cpu(), one)
+
+
+@pytest.mark.parametrize("view", [torch.conj, torch._neg_view, lambda x: x.conj().imag, lambda x: x[1:].conj()])
+def test_conjugates_and_negatives_among_results_are_views(view):
+    """Of an input, and of another result."""
+
+    def function(x):
+        y = x + 1
+        return y, view(y), view(x)
+
+    for device, options in (("cpu", {}), ("tpu", {"backend": "tpu"})):
+        torch._dynamo.reset()
+        x = torch.tensor([1 + 2j, 3 - 1j], device=device)
+        y, of_result, of_input = torch.compile(function, **options)(x) if options else function(x)
+        for base, seen in ((y, of_result), (x, of_input)):
+            expected = view(base)
+            assert (seen.is_conj(), seen.is_neg()) == (expected.is_conj(), expected.is_neg())
+            base.mul_(2)
+            assert torch.equal(seen.resolve_conj().resolve_neg().cpu(), expected.resolve_conj().resolve_neg().cpu())
+            assert seen.untyped_storage().data_ptr() == base.untyped_storage().data_ptr()
+
+
+def test_a_tensor_of_the_host_is_copied_into_an_intermediate_one():
+    def function(x):
+        y = x * 2
+        host = y.to("cpu", copy=True)
+        y.copy_(host + 1)
+        return y, host
+
+    given = torch.arange(3.0)
+    for found, wanted in zip(torch.compile(function, backend="tpu")(given.to("tpu")), function(given), strict=True):
+        assert torch.equal(found.cpu(), wanted)

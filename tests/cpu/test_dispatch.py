@@ -180,3 +180,43 @@ def test_every_lowering_is_reached():
         name for name in registry.LOWERINGS if has(name, "CompositeImplicitAutograd") and not has(name, "PrivateUse1")
     ]
     assert not unreached
+
+
+REFUSED = {
+    "floats have no bits": (
+        NotImplementedError,
+        lambda d: torch.bitwise_and(torch.ones(2, device=d), torch.ones(2, device=d)),
+    ),
+    "too few to put": (
+        IndexError,
+        lambda d: torch.ones(2, device=d).put_(torch.tensor([0, 1], device=d), torch.ones((), device=d)),
+    ),
+    "a list minus a bool": (RuntimeError, lambda d: torch._foreach_sub_([torch.ones(2, device=d)], True)),
+    "a list minus bools": (
+        RuntimeError,
+        lambda d: torch._foreach_sub_([torch.ones(2, device=d)], [torch.ones(2, device=d) > 0]),
+    ),
+    "joined without dimensions": (
+        RuntimeError,
+        lambda d: torch.cat([torch.ones((), device=d)], out=torch.empty(2, device=d)),
+    ),
+    "joined as integers": (
+        TypeError,
+        lambda d: torch.cat([torch.ones(2, device=d)], out=torch.empty(2, dtype=torch.int8, device=d)),
+    ),
+    "the largest of none": (
+        IndexError,
+        lambda d: torch.amax(torch.ones(0, 2, device=d), 0, out=torch.empty(2, device=d)),
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", torch.tpu.EagerMode)
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_refused_is_so_where_it_is_called(what, mode):
+    """In fused mode as well, and with PyTorch's error."""
+    kind, call = REFUSED[what]
+    with torch.tpu.set_eager_mode(mode):
+        for device in ("cpu", "tpu"):
+            with pytest.raises(kind):
+                call(device)

@@ -204,3 +204,37 @@ def test_a_tensor_copied_into_a_view_of_itself():
             x.t().copy_(x)
         x.copy_(x)
         assert x.tolist() == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize("mode", torch.tpu.EagerMode)
+def test_a_list_whose_tensors_meet_is_written_in_order_wherever_they_are(mode):
+    """The same sizes at other offsets, where the tensors did not meet, are another program."""
+    with torch.tpu.set_eager_mode(mode):
+        for device in ("cpu", "tpu"):
+            x = torch.arange(8, device=device).view(4, 2)
+            torch._foreach_sub_([x[1], x[2]], 2)
+            torch._foreach_sub_([x[3], x[3]], 2)
+            assert x.tolist() == [[0, 1], [0, 1], [2, 3], [2, 3]]
+            torch._foreach_add_([x[1], x[2]], [x[0], x[0]])
+            torch._foreach_add_([x[1], x[2]], [x[0], x[1]])
+            assert x.tolist() == [[0, 1], [0, 3], [2, 7], [2, 3]]
+
+
+@pytest.mark.parametrize("mode", torch.tpu.EagerMode)
+def test_what_is_resized_is_laid_out_as_a_new_result(mode):
+    with torch.tpu.set_eager_mode(mode):
+        for device in ("cpu", "tpu"):
+            x, base = torch.arange(12, device=device).view(3, 4), torch.zeros(3, 1, 4, dtype=torch.int64, device=device)
+            out = base[:, 0].unsqueeze(0)
+            torch.floor(x.t(), out=out)
+            assert out.shape == (4, 3) and out.stride() == (1, 4)
+            assert base.flatten().tolist() == list(range(12)), "the view's memory is the base's"
+            assert torch.lt(x.t(), 3, out=torch.empty(0, device=device)).stride() == (1, 4)
+            assert torch.sum(x.t(), 0, keepdim=True, out=torch.empty(0, device=device)).stride()[-1] == 1
+
+
+def test_a_number_is_copied():
+    for device in ("cpu", "tpu"):
+        x = torch.ones(2, 2, dtype=torch.float64, device=device)
+        assert x.mT.copy_(0.1).tolist() == [[0.1, 0.1]] * 2
+        assert x[0].copy_(True).tolist() == [1, 1] and x.select(1, 0).copy_(3).tolist() == [3, 3]

@@ -298,10 +298,10 @@ def _describe(call: Call, args: Sequence[Any], outputs: Sequence[Any]) -> tuple[
             returns.append(places[id(item)])
         else:
             kind, source, base = bases.get(id(item._base)) or owners.get(_storage(item), ("result", place, item))
-            like_base = (item.is_conj(), item.is_neg()) == (base.is_conj(), base.is_neg())
-            if (kind, source) != ("result", place) and like_base:
+            if (kind, source) != ("result", place):
                 offset = item.storage_offset() * item.dtype.itemsize - base.storage_offset() * base.dtype.itemsize
-                returns.append((kind, source, list(item.shape), list(item.stride()), item.dtype, offset))
+                flips = item.is_conj() != base.is_conj(), item.is_neg() != base.is_neg()
+                returns.append((kind, source, list(item.shape), list(item.stride()), item.dtype, offset, *flips))
                 continue
             made, value = call.new_tensor(item)
             returns.append(made)

@@ -3,8 +3,9 @@
 `prepare` says once for each overload how it is served; `miss` traces a call with a new signature into a program and
 installs it. Both are called by the plug. An entry lists, for each return of the schema, a new tensor as
 (size, stride, dtype, aval, bytes), the position of an argument, None, a list of these, or, of a graph, a number as
-("constant", number) and a view as ("argument" or "result", its position, size, stride, dtype, offset in bytes); and the
-storages that are written as (operand, aval, bytes). Its program returns the new tensors' arrays and then the written storages'.
+("constant", number) and a view as ("argument" or "result", its position, size, stride, dtype, offset in bytes, whether it
+is conjugated and whether it is negated unlike that); and the storages that are written as (operand, aval, bytes). Its program
+returns the new tensors' arrays and then the written storages'.
 """
 
 from __future__ import annotations
@@ -113,9 +114,11 @@ def miss(
         return fallback.uncacheable(op, args)
     if key in _refused:
         return fallback.run(op, args, _refused[key])
-    if host.retype_arguments(args) or host.resize_outputs(op, args):
+    if host.retype_arguments(args):
         return AGAIN
     try:
+        if host.resize_outputs(op, args):
+            return AGAIN
         program = _build(op, args, codes, avals, donated, key)
         if settings.eager_mode != "fused":
             parts = signature.of_call([a.name for a in op._schema.arguments], args, codes, avals, donated)
@@ -150,7 +153,9 @@ def _build(
         writes, written = call.written()
         outputs = results + written
         program, inputs = call.finish(outputs, call.donate(outputs, writes, written, donated))
-    if settings.eager_mode != "fused":
+    if settings.eager_mode == "fused":
+        program.verify()
+    else:
         program.compile()  # where XLA refuses it, the CPU serves the call
     entry = None if settings.eager_mode == "fused" else program.entry()
     _plug.install(key, entry, False, inputs, returns, writes, program)

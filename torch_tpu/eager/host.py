@@ -303,11 +303,24 @@ def embedding_bag_backward(grad: torch.Tensor, indices: torch.Tensor, offsets: t
     )
 
 
+NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
+
+
 @special("copy_")
-def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> Any:
+def copy_(target: torch.Tensor, source: Any, non_blocking: bool = False) -> Any:
+    if not isinstance(source, torch.Tensor):
+        source = torch.tensor(source, dtype=NUMBERS[type(source)])
     if target.device.type == "tpu" and source.device.type == "tpu":
         return NotImplemented
     return transfer.copy_(target, source)
+
+
+@special("copy")
+def copy(target: torch.Tensor, source: Any, non_blocking: bool = False) -> Any:
+    """What graphs have instead of copy_."""
+    if isinstance(source, torch.Tensor) and target.device == source.device:
+        return NotImplemented
+    return torch.empty_like(target).copy_(source)
 
 
 # ------------------------------------------------------------------------------------------------ before a trace
@@ -402,24 +415,33 @@ def resize_outputs(op: OpOverload, args: Sequence[Any]) -> bool:
 
 @without_alerts()
 def _wanted_sizes(op: OpOverload, form: schema.Form, metas: Sequence[Any]) -> list[torch.Tensor | None] | None:
-    """The `out=` arguments as PyTorch's meta kernel of the overload, or of its functional form, would leave them."""
+    """The `out=` arguments as PyTorch's meta kernel of the overload, or of its functional form, would leave them.
+
+    Elementwise operators lay out what they resize as they lay out a new result.
+    """
     pairs = list(zip(op._schema.arguments, metas, strict=True))
-    try:
+
+    def called() -> list[Any]:
         op(
             *(value for argument, value in pairs if not argument.kwarg_only),
             **{argument.name: value for argument, value in pairs if argument.kwarg_only},
         )
-        found = [metas[place] for place in form.written]
-    except NotImplementedError:
+        return [metas[place] for place in form.written]
+
+    def functional() -> list[Any]:
         if form.functional is None:
-            return None
+            raise NotImplementedError
         names = {argument.name for argument in form.functional._schema.arguments}
+        answer = form.functional(**{argument.name: value for argument, value in pairs if argument.name in names})
+        return [answer] if isinstance(answer, torch.Tensor) else list(answer)
+
+    for attempt in (functional, called) if torch.Tag.pointwise in op.tags else (called, functional):
         try:
-            answer = form.functional(**{argument.name: value for argument, value in pairs if argument.name in names})
+            found = attempt()
         except NotImplementedError:
-            return None
-        found = [answer] if isinstance(answer, torch.Tensor) else list(answer)
-    return [part for item in found for part in (item if isinstance(item, (list, tuple)) else [item])]
+            continue
+        return [part for item in found for part in (item if isinstance(item, (list, tuple)) else [item])]
+    return None
 
 
 def _meta(value: Any) -> Any:

@@ -13,7 +13,7 @@ from torch_tpu import _plug, hlo
 from torch_tpu.eager.observe import observers
 from torch_tpu.hlo import Value
 from torch_tpu.ops.registry import Spec
-from torch_tpu.runtime import platform
+from torch_tpu.runtime import mlir, platform
 from torch_tpu.runtime.client import Executable
 from torch_tpu.runtime.options import Effort
 
@@ -102,6 +102,14 @@ class Program:
         for observer in observers:
             observer.program_made(self)
         return self._executable
+
+    def verify(self) -> None:
+        """Refuses at once what compiling would refuse later, together with other programs.
+
+        Raises:
+            ValueError: it is no legal StableHLO.
+        """
+        mlir.parse(self.text)
 
     def run(self, values: list[Any], generator: torch.Generator | None) -> list[Any]:
         """Starts the program; numbers among the values are converted in place."""

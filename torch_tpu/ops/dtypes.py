@@ -61,6 +61,10 @@ CLASSES = ("aten::nll_loss_forward", "aten::nll_loss2d_forward")
 
 SUBTRACTIONS = ("aten::sub", "aten::rsub")
 
+FOREACH = "aten::_foreach_"
+NUMBER_OF_LIST = {"scalar": "other", "scalars": "other"}
+"""What operators over lists call the argument that is `other` elsewhere."""
+
 
 @cache
 def numbered(number: int) -> torch.dtype:
@@ -75,6 +79,12 @@ def check(op: str, arguments: Mapping[str, Any]) -> None:
     Raises:
         TypeError: an index is no integer, tensors differ in dtype that must not, bools are subtracted, or a dtype is `REFUSED`.
     """
+    if op.startswith(FOREACH):
+        named = {NUMBER_OF_LIST.get(name, name): value for name, value in arguments.items()}
+        lists = {name: value for name, value in named.items() if isinstance(value, (list, tuple))}
+        for row in zip(*lists.values(), strict=False):
+            check("aten::" + op.removeprefix(FOREACH), named | dict(zip(lists, row, strict=True)))
+        return
     if op.rstrip("_") in SUBTRACTIONS and any(map(_is_bool, (arguments["self"], arguments["other"]))):
         raise TypeError("bools are not subtracted")
     first = next((value for value in arguments.values() if isinstance(value, torch.Tensor)), None)
