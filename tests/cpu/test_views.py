@@ -203,6 +203,7 @@ def test_a_tensor_copied_into_a_view_of_itself():
         with pytest.raises(RuntimeError, match="some elements of the input tensor and the written-to tensor"):
             x.t().copy_(x)
         x.copy_(x)
+        x[0].expand(3, 2).copy_(x[0].expand(3, 2))
         assert x.tolist() == [[0, 1], [2, 3]]
 
 
