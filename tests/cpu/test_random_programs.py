@@ -72,13 +72,13 @@ def check_eager(program: Program, mode: torch.tpu.EagerMode) -> None:
         same_outcome(run(program, "tpu"), wanted, program)
 
 
-@few(15)
+@few(60)
 @given(program=programs(VIEWS, PURE, WRITES, OUTSIDE, STORAGES))
 def test_operators_one_by_one(program):
     check_eager(program, STRICT)
 
 
-@few(15)
+@few(60)
 @given(program=programs(VIEWS, PURE, WRITES, OUTSIDE, STORAGES))
 def test_operators_recorded_and_fused(program):
     check_eager(program, FUSED)
@@ -127,7 +127,7 @@ def check_compiled(program: Program, *, dynamic: bool) -> None:
     same_compiled(partial(call_compiled, program), dynamic=dynamic)
 
 
-@few(4)
+@few(8)
 @given(program=programs(VIEWS, PURE, WRITES, OUTSIDE))
 def test_compiled(program):
     check_compiled(program, dynamic=False)
@@ -170,7 +170,7 @@ def check_resized(program: Program) -> None:
         same_compiled(call, dynamic=True)
 
 
-@few(5)
+@few(4)
 @given(program=programs(VIEWS, PURE, WRITES, OUTSIDE))
 def test_compiled_once_for_several_sizes(program):
     check_resized(program)
