@@ -71,6 +71,32 @@ def test_seeds_and_rows_compile_nothing(x):
         x[0].sum(), x[3].add_(2)
 
 
+def test_a_window_that_wanders_compiles_nothing():
+    """At few places a window is a constant slice of its own; a loop or a random crop makes one program for all others."""
+    host = torch.arange(2 * 60 * 3.0).reshape(2, 60, 3)
+    x, wanted = host.to("tpu"), host.clone()
+
+    def slide(x, places):
+        sums = []
+        for place in places:
+            window = x[:, place : place + 3]
+            window.mul_(0.5).add_(window.flip(1), alpha=0.25)
+            sums.append(x[1, place + 1 : place + 4, 1:].sum())
+        return torch.stack(sums).cpu()
+
+    slide(x, range(20)), slide(wanted, range(20))
+    with nothing_compiles():
+        sums = slide(x, range(20, 40))
+    torch.testing.assert_close(sums, slide(wanted, range(20, 40)))
+    torch.testing.assert_close(x.cpu(), wanted)
+
+
+def test_windows_at_few_places_are_constant_slices():
+    x = torch.rand(4, 12, device="tpu")
+    text = torch_tpu.explain(lambda: x[:, 4:8].exp()).text(["stablehlo"])
+    assert "dynamic_slice" not in text and "stablehlo.slice" in text
+
+
 def test_a_second_call_compiles_nothing(x):
     def step():
         y = (x @ x.t()).softmax(-1).sum(0, keepdim=True)
