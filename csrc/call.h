@@ -131,6 +131,10 @@ class BelowSubclasses {
 };
 
 py::object to_python(const c10::IValue& value);
+
+// Answers a call by a Python function that takes the overload and its arguments in the schema's order.
+void call_hook(const char* name, const c10::OperatorHandle& op, torch::jit::Stack* stack);
+
 extern size_t donation_threshold;  // bytes: smaller arrays are not given away
 
 // Records a call that is to run together with others; returns what the call does.

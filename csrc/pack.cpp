@@ -4,8 +4,11 @@
 
 #include <ATen/ops/_local_scalar_dense_native.h>
 #include <c10/core/DefaultDtype.h>
+#include <c10/util/hash.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
+
+#include <unordered_map>
 
 namespace torch_tpu {
 
@@ -21,29 +24,47 @@ struct Aval {
 };
 auto& avals = *new std::vector<Aval>;
 
+// Windows that were seen: for the sizes and strides of each (their hash), the places where it started.
+auto& places = *new std::unordered_map<size_t, std::vector<int64_t>>;
+constexpr size_t kPlaces = 16;  // more than the parts that a program splits its tensors into, as a rule
+
+// A window wanders if it was seen at many places: a random crop, or a loop that slides it. At few places, as the parts of
+// a projection, it is a constant slice, which XLA fuses better.
+bool wanders(const Slot* slot, const at::Tensor& t, int64_t start) {
+  size_t hash = c10::hash_combine(0, static_cast<size_t>(slot->aval));
+  for (int64_t size : t.sizes()) hash = c10::hash_combine(hash, static_cast<size_t>(size));
+  for (int64_t stride : t.strides()) hash = c10::hash_combine(hash, static_cast<size_t>(stride));
+  auto& seen = places[hash];
+  if (seen.size() <= kPlaces && std::find(seen.begin(), seen.end(), start) == seen.end()) seen.push_back(start);
+  return seen.size() > kPlaces;
+}
+
+// What of a view's offset is data: nothing, the indices that it selects, or these and where its windows start.
+enum class Varies { kNothing, kSelected, kWindows };
+
 // A view *selects* if its dimensions are whole or cut dimensions of the array and it takes one index of at least one
 // other, x[i], x[:, i], x[i, j], or cuts the first one, x[i:j]. Then only those indices vary in a loop, and they are data;
-// `fixed` is the rest of the offset.
-bool selects(const Slot* slot, const at::Tensor& t, int64_t& fixed) {
-  if (!slot->holds()) return false;
+// `fixed` is the rest of the offset. Where another dimension is cut, x[:, i:j], the place is data once it wanders.
+Varies varies(const Slot* slot, const at::Tensor& t, int64_t& fixed) {
+  if (!slot->holds()) return Varies::kNothing;
   const auto& aval = avals[slot->aval];
-  if (aval.dtype != t.scalar_type()) return false;
+  if (aval.dtype != t.scalar_type()) return Varies::kNothing;
   const auto sizes = t.sizes(), strides = t.strides();
   const auto offset = t.storage_offset();
   int64_t matched = 0, wanted = 0, selected = 0, start = 0;
-  bool cuts = false;
+  bool cuts = false, windows = false;
   for (int64_t size : sizes) {
-    if (size == 0) return false;
+    if (size == 0) return Varies::kNothing;
     wanted += size > 1;
   }
   for (size_t dim = 0; dim < aval.size.size(); ++dim) {
     if (aval.size[dim] == 1) continue;
-    if (aval.size[dim] == 0) return false;  // a storage that was made larger
+    if (aval.size[dim] == 0) return Varies::kNothing;  // a storage that was made larger
     const auto index = offset / aval.stride[dim] % aval.size[dim];
     int64_t length = 0;
     for (size_t i = 0; i < sizes.size(); ++i)
       if (sizes[i] > 1 && strides[i] == aval.stride[dim]) length = length ? -1 : sizes[i];
-    if (length < 0 || (length > 0 && index + length > aval.size[dim])) return false;
+    if (length < 0 || (length > 0 && index + length > aval.size[dim])) return Varies::kNothing;
     const bool is_first = matched + selected == 0;
     if (length == 0) {
       ++selected;
@@ -51,11 +72,14 @@ bool selects(const Slot* slot, const at::Tensor& t, int64_t& fixed) {
       ++matched, cuts = true;
     } else {
       ++matched, start += index * aval.stride[dim];
+      windows |= length < aval.size[dim];
     }
   }
-  if (matched != wanted || (selected == 0 && !cuts) || offset / aval.stride[0] >= aval.size[0]) return false;
-  fixed = start;
-  return true;
+  if (matched != wanted || !(selected || cuts || windows)) return Varies::kNothing;
+  if (offset / aval.stride[0] >= aval.size[0]) return Varies::kNothing;
+  if (windows && wanders(slot, t, start)) return fixed = 0, Varies::kWindows;
+  if (!selected && !cuts) return Varies::kNothing;
+  return fixed = start, Varies::kSelected;
 }
 
 }  // namespace
@@ -100,10 +124,9 @@ int64_t Packed::tensor(const c10::IValue& value, bool is_written, bool is_static
   Slot* slot = slot_of(t.storage());
   const auto index = operand(slot);
   const auto sizes = t.sizes(), strides = t.strides();
-  int64_t fixed = 0;
-  const bool by_offset = reads_views && selects(slot, t, fixed);
-  if (!by_offset) fixed = t.storage_offset();
-  put(int64_t('T') | dtype << 8 | int64_t(t.is_conj()) << 16 | int64_t(t.is_neg()) << 17 | int64_t(by_offset) << 18 |
+  int64_t fixed = t.storage_offset();
+  const auto moves = reads_views ? varies(slot, t, fixed) : Varies::kNothing;
+  put(int64_t('T') | dtype << 8 | int64_t(t.is_conj()) << 16 | int64_t(t.is_neg()) << 17 | int64_t(moves) << 18 |
       static_cast<int64_t>(sizes.size()) << 24 | index << 32);
   put(slot->aval);
   if (!slot->holds()) {
@@ -114,9 +137,9 @@ int64_t Packed::tensor(const c10::IValue& value, bool is_written, bool is_static
   key.append(reinterpret_cast<const char*>(sizes.data()), sizes.size() * sizeof(int64_t));
   key.append(reinterpret_cast<const char*>(strides.data()), strides.size() * sizeof(int64_t));
   if (is_written && std::find(written.begin(), written.end(), index) == written.end()) written.push_back(index);
-  if (!by_offset) return index;
+  if (moves == Varies::kNothing) return index;
   operands.push_back({nullptr, nullptr, t.storage_offset()});
-  return index | static_cast<int64_t>(operands.size()) << 32;
+  return index | static_cast<int64_t>(operands.size()) << 32 | int64_t(moves == Varies::kWindows) << 62;
 }
 
 int64_t Packed::scalar(const Arg& arg, const c10::IValue& value) {

@@ -56,26 +56,7 @@ struct Borrowed final : c10::OperatorKernel {
   }
 };
 
-void call_python(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
-  check_fork();
-  Activity activity;
-  py::gil_scoped_acquire gil;
-  try {
-    const auto& name = op.operator_name();
-    const auto count = op.schema().arguments().size();
-    const BelowSubclasses guard;
-    py::list args;
-    for (size_t i = 0; i < count; ++i) args.append(to_python(torch::jit::peek(stack, i, count)));
-    const auto result = hook("call_sparse")(hook("resolve")(name.name, name.overload_name), args);
-    torch::jit::drop(stack, count);
-    for (const auto& declared : op.schema().returns()) {
-      TORCH_INTERNAL_ASSERT(op.schema().returns().size() == 1);
-      torch::jit::push(stack, torch::jit::toIValue(result, declared.type()));
-    }
-  } catch (py::error_already_set& error) {
-    rethrow(error);
-  }
-}
+void call_python(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) { call_hook("call_sparse", op, stack); }
 
 void refuse_layout(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, op.operator_name(), ": the device has dense and sparse COO tensors only, no "

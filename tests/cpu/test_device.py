@@ -458,6 +458,21 @@ def test_the_trainer_of_transformers(tmp_path):
     assert losses[2] < losses[0]
 
 
+def test_device_maps_of_accelerate():
+    """`device_map="auto"` fills the device before it takes the host's memory."""
+    accelerate = pytest.importorskip("accelerate")
+    model = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(3)])
+    assert accelerate.infer_auto_device_map(model) == {"": 0}
+    assert list(accelerate.utils.get_max_memory()) == [0, "cpu"]
+    split = accelerate.infer_auto_device_map(model, max_memory={0: "600KB", "cpu": "1GB"})
+    assert split == {"0": 0, "1": "cpu", "2": "cpu"}
+    with torch.no_grad():
+        wanted = model(torch.ones(2, 256))
+        found = accelerate.dispatch_model(model, split)(torch.ones(2, 256))
+    assert model[0].weight.is_tpu
+    torch.testing.assert_close(found.cpu(), wanted)
+
+
 def test_sizes_are_compared_across_devices():
     """PyTorch asks so before it copies the tangents of dual tensors."""
     x = torch.ones(2, 1, device=DEVICE)

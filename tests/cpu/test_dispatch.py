@@ -71,6 +71,32 @@ def test_seeds_and_rows_compile_nothing(x):
         x[0].sum(), x[3].add_(2)
 
 
+def test_a_window_that_wanders_compiles_nothing():
+    """At few places a window is a constant slice of its own; a loop or a random crop makes one program for all others."""
+    host = torch.arange(2 * 60 * 3.0).reshape(2, 60, 3)
+    x, wanted = host.to("tpu"), host.clone()
+
+    def slide(x, places):
+        sums = []
+        for place in places:
+            window = x[:, place : place + 3]
+            window.mul_(0.5).add_(window.flip(1), alpha=0.25)
+            sums.append(x[1, place + 1 : place + 4, 1:].sum())
+        return torch.stack(sums).cpu()
+
+    slide(x, range(20)), slide(wanted, range(20))
+    with nothing_compiles():
+        sums = slide(x, range(20, 40))
+    torch.testing.assert_close(sums, slide(wanted, range(20, 40)))
+    torch.testing.assert_close(x.cpu(), wanted)
+
+
+def test_windows_at_few_places_are_constant_slices():
+    x = torch.rand(4, 12, device="tpu")
+    text = torch_tpu.explain(lambda: x[:, 4:8].exp()).text(["stablehlo"])
+    assert "dynamic_slice" not in text and "stablehlo.slice" in text
+
+
 def test_a_second_call_compiles_nothing(x):
     def step():
         y = (x @ x.t()).softmax(-1).sum(0, keepdim=True)
@@ -145,6 +171,71 @@ def test_a_fallback_can_be_an_error(counters):
     with settings.override(fallback="count"), warnings.catch_warnings():
         warnings.simplefilter("error")
         assert unserved(x).tolist() == [1, 7]
+
+
+@pytest.fixture
+def library():
+    """Operators as another library brings them: with kernels for the CPU."""
+    with torch.library._scoped_library("foreign", "FRAGMENT") as lib:
+        kernels = {
+            "split(Tensor x, Tensor? y=None, float scale=2.0) -> (Tensor, Tensor)": lambda x, y=None, scale=2.0: (
+                x * scale,
+                x if y is None else y + 1,
+            ),
+            "join(Tensor[] xs, Device device) -> Tensor": lambda xs, device: torch.cat(xs).to(device),
+            "count(Tensor x) -> int": lambda x: x.numel(),
+            "bump_(Tensor(a!) x) -> Tensor(a!)": lambda x: x.add_(1),
+            "row(Tensor(a) x) -> Tensor(a)": lambda x: x[0],
+            "nowhere(Tensor x) -> Tensor": None,
+        }
+        for schema, kernel in kernels.items():
+            name = lib.define(schema)
+            if kernel is not None:
+                lib.impl(name.partition("(")[0], kernel, "CPU")
+        yield lib
+
+
+def test_operators_of_other_libraries_run_on_the_cpu_and_count(counters, library):
+    x, foreign = torch.arange(3.0, device="tpu"), torch.ops.foreign
+    with pytest.warns(UserWarning, match="foreign::split falls back to the CPU: foreign has no kernel"):
+        twice, more = foreign.split(x, x[1:])
+    assert twice.is_tpu and (twice.tolist(), more.tolist()) == ([0, 2, 4], [2, 3])
+    joined = foreign.join([x, twice], device="tpu")
+    assert joined.is_tpu and joined.tolist() == [0, 1, 2, 0, 2, 4] and foreign.count(x[1:]) == 2
+    assert foreign.bump_(x[:2]).is_tpu and x.tolist() == [1, 2, 2]
+    names = ("split", "join", "count", "bump_")
+    assert torch_tpu.stats()["fallbacks"] == dict.fromkeys([f"foreign::{name}" for name in names], 1)
+    with settings.override(fallback="error"), pytest.raises(errors.FallbackError, match="foreign::count would run"):
+        foreign.count(x)
+
+
+def test_operators_of_other_libraries_without_a_kernel_are_refused(counters, library):
+    x, foreign = torch.rand(3, 2, device="tpu"), torch.ops.foreign
+    with pytest.raises(errors.UnsupportedOpError, match=r"none for the CPU[^!]*register_kernel"):
+        foreign.nowhere(x)
+    with pytest.raises(NotImplementedError, match="shares memory with an argument"):
+        foreign.row(x)
+    torch.library.register_kernel("foreign::nowhere", "tpu", torch.exp, lib=library)
+    assert torch.equal(foreign.nowhere(x), x.exp())
+    assert not counters.fallbacks
+
+
+def test_custom_operators_for_the_cpu_have_gradients_and_compile(counters):
+    @torch.library.custom_op("foreign_custom::cube", mutates_args=(), device_types="cpu")
+    def cube(x: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(x.numpy() ** 3)
+
+    cube.register_fake(torch.empty_like)
+    cube.register_autograd(
+        lambda ctx, grad: grad * 3 * ctx.saved_tensors[0] ** 2,
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+    )
+    for call in (lambda x: cube(x * 2).sum(), torch.compile(lambda x: cube(x * 2).sum())):
+        x = torch.tensor([1.0, 2.0], device="tpu", requires_grad=True)
+        loss = call(x)
+        loss.backward()
+        assert loss.item() == 72 and x.grad.tolist() == [24, 96]
+    assert counters.fallbacks == {"foreign_custom::cube": 2}
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ class BoundedTrace(Trace):
 
     def __init__(self, call: Call):
         super().__init__(call.trace.platform, call.trace._rng)
-        self.cells, self.offsets = call.trace.cells, call.trace.offsets
+        self.cells, self.starts = call.trace.cells, call.trace.starts
         call.trace = self
         self.fakes: dict[int, tuple[torch.Tensor, Value]] = {}
         self.inputs: dict[int, torch.Tensor] = {}

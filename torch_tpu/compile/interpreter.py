@@ -82,7 +82,7 @@ class Interpreter:
 
     def settle(self, given: Any) -> Any:
         """An argument as graphs use it. A tensor whose offset varies is read once: views of it cannot say so."""
-        if not isinstance(given, torch.Tensor) or id(given) not in self.trace.offsets:
+        if not isinstance(given, torch.Tensor) or id(given) not in self.trace.starts:
             return given
         made = self.new(self.read(given), given)
         self._origins[id(made)] = given

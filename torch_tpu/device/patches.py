@@ -235,6 +235,31 @@ def accelerate_finds_the_device() -> None:
     state.default_device = property(default_device, doc=state.default_device.__doc__)
 
 
+def accelerate_knows_the_memory_of_the_device() -> None:
+    """Accelerate's `device_map="auto"`, also that of Transformers, fills the devices it lists, and then the CPU's memory.
+
+    Without it the whole model stays on the CPU. To be removed when `accelerate.utils.get_max_memory` asks
+    `torch.accelerator`.
+    """
+    module: Any = sys.modules["accelerate.utils.modeling"]
+    original = module.get_max_memory
+
+    @functools.wraps(original)
+    def get_max_memory(max_memory: dict[Any, Any] | None = None) -> dict[Any, Any]:
+        current = torch.accelerator.current_accelerator()
+        if current is None or current.type != "tpu":
+            found: dict[Any, Any] = original(max_memory)
+            return found
+        if max_memory is None:
+            return {0: torch.tpu.mem_get_info()[0], **original()}
+        others = original({key: size for key, size in max_memory.items() if key != 0})
+        size = max_memory.get(0)
+        size = module.convert_file_size_to_int(size) if isinstance(size, str) else size
+        return others if size is None else {0: size, **others}
+
+    module.get_max_memory = get_max_memory
+
+
 def safetensors_loads_to_the_device() -> None:
     """`safetensors.torch.load_file(..., device="tpu")`: its reader knows the devices by name, and not this one.
 

@@ -30,6 +30,7 @@ _wrap: Callable[[Any], Any] = lambda hook: hook  # noqa: E731
 HOOKS: dict[str, tuple[str, ...]] = {
     "eager.dispatch": ("resolve", "prepare", "miss", "call_python"),
     "eager.sparse": ("call_sparse",),
+    "eager.foreign": ("call_foreign",),
     "eager.fused": ("fuse", "compile_recipe", "run_recipe", "can_run_alone", "failed_value"),
     "compile.graphs": ("miss_graph",),
     "eager.debug": ("check_call", "finish_call", "explain_error"),
@@ -87,6 +88,7 @@ def register() -> None:
     backend.register()
     imports.after("torch._dynamo", _set_up_compiler)
     imports.after("accelerate.state", patches.accelerate_finds_the_device)
+    imports.after("accelerate.utils.modeling", patches.accelerate_knows_the_memory_of_the_device)
     imports.after("safetensors.torch", patches.safetensors_loads_to_the_device)
     collectives.register()
     settings.watch("eager_mode", _set_mode)

@@ -21,7 +21,7 @@ from torch_tpu.tensor import views
 
 Codes = Sequence[int | list[int]]
 """For each argument (list item) the operand it is, -1 for a default, -2 for a constant; for a tensor whose storage
-offset is an operand as well, that operand plus one in the upper 32 bits."""
+offset is an operand as well, that operand plus one from bit 32 on, and in bit 62 whether windows start there too."""
 
 
 class Call:
@@ -61,7 +61,7 @@ class Call:
 
     def _operand(self, place: int, item: int, given: Any, code: int) -> Any:
         if isinstance(given, torch.Tensor) and given.device.type != "cpu":
-            return self._tensor(given, code & 0xFFFFFFFF, (code >> 32) - 1)
+            return self._tensor(given, code & 0xFFFFFFFF, (code >> 32 & 0x3FFFFFFF) - 1, windows=bool(code >> 62))
         if code < 0:
             return given
         if isinstance(given, torch.Tensor):
@@ -77,7 +77,7 @@ class Call:
     def _scalar_dtype(self, place: int, number: Any) -> torch.dtype:
         return scalar_dtype(number, self.wide)
 
-    def _tensor(self, given: torch.Tensor, operand: int, offset: int) -> torch.Tensor:
+    def _tensor(self, given: torch.Tensor, operand: int, offset: int, *, windows: bool) -> torch.Tensor:
         """A meta tensor like a device tensor; offset is the operand that holds its storage offset, or -1."""
         if operand not in self.bases:
             base = torch.empty(given.untyped_storage().nbytes(), dtype=torch.uint8, device="meta")
@@ -96,7 +96,7 @@ class Call:
         if offset >= 0:
             dtype = torch.int32 if given.untyped_storage().nbytes() < 2**31 else torch.int64
             self.scalars[offset] = dtype
-            self.trace.offsets[id(meta)] = self._argument(offset, (), dtype)
+            self.trace.starts[id(meta)] = views.Start(self._argument(offset, (), dtype), windows)
         return meta
 
     def new_tensor(self, item: torch.Tensor) -> tuple[tuple[Any, ...], Value]:

@@ -78,7 +78,7 @@ class Trace:
         self.platform = platform
         self.cells: dict[int, Cell] = {}
         self._rng = rng
-        self.offsets: dict[int, Value] = {}
+        self.starts: dict[int, views.Start] = {}
         """Offsets that are operands, by the id of the argument they belong to: see `views.read`."""
         self.random_taken = 0
         """Random numbers that the function takes: what the generator's offset advances by."""
@@ -138,7 +138,7 @@ class Trace:
         cell = self.cell(tensor)
         if cell.value is None:
             return hlo.full(tuple(tensor.shape), 0, hlo.types.held_dtype(tensor.dtype))
-        return views.read(cell.value, View.of(tensor), self.offsets.get(id(tensor)))
+        return views.read(cell.value, View.of(tensor), self.starts.get(id(tensor)))
 
     def write(self, tensor: torch.Tensor, value: Value, *, uniform: bool = False) -> None:
         """Assigns a tensor, through its view, with its dtype; the value must broadcast to its shape.
@@ -146,7 +146,7 @@ class Trace:
         Args:
             uniform: elements that share memory get the same number, so that they do not matter.
         """
-        cell, offset = self.cell(tensor), self.offsets.get(id(tensor))
+        cell, start = self.cell(tensor), self.starts.get(id(tensor))
         value = hlo.broadcast_to(hlo.convert(value, tensor.dtype), tuple(tensor.shape))
         is_there = cell.value is not None and (value.name, value.shape) == (cell.value.name, cell.value.shape)
         if is_there and views.is_whole(tensor) and tensor.is_contiguous():
@@ -157,7 +157,7 @@ class Trace:
                     tensor = tensor.narrow(dim, 0, 1)
                     value = hlo.slice_in_dim(value, dim, 0, 1)
         numel = tensor.untyped_storage().nbytes() // tensor.dtype.itemsize
-        cell.value = views.write(cell.value, numel, View.of(tensor), value, offset, cell.planned)
+        cell.value = views.write(cell.value, numel, View.of(tensor), value, start, cell.planned)
 
     # --------------------------------------------------------------------------------------------------- calls
 

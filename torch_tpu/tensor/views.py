@@ -56,6 +56,14 @@ class Level(NamedTuple):
     length: int
 
 
+class Start(NamedTuple):
+    """Where a view that selects starts: an offset that is an operand."""
+
+    offset: Value
+    windows: bool = False
+    """Where the view cuts dimensions other than the first depends on it as well."""
+
+
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     strides, step = [], 1
     for size in reversed(shape):
@@ -189,18 +197,18 @@ def _refine(base: Value, levels: Sequence[Level]) -> Value:
     return hlo.reshape(base, shape)
 
 
-def read(base: Value, view: View, offset: Value | None = None) -> Value:
+def read(base: Value, view: View, start: Start | None = None) -> Value:
     """The values that a tensor sees, in its logical shape.
 
     Args:
-        offset: the view's offset as an operand, for a view that `selects`; its own offset then only says where the
-            dimensions that are not selected start.
+        start: the view's offset as an operand, for a view that selects; its own offset then only says where the
+            dimensions start whose place does not vary.
     """
     if view.dtype is torch.complex32:
-        return _complex_half(read(base, _halves(view), offset), view)
+        return _complex_half(read(base, _halves(view), start), view)
     if 0 in view.size:
         return hlo.full(view.size, 0, view.dtype)
-    value = _read(retype(base, view.dtype), view) if offset is None else _read_selected(base, view, offset)
+    value = _read(retype(base, view.dtype), view) if start is None else _read_selected(base, view, start)
     if view.conj:
         value = hlo.conj(value)
     return hlo.negate(value) if view.neg else value
@@ -240,13 +248,14 @@ def _arrange(part: Value, view: View, kept: Sequence[int]) -> Value:
     return hlo.reshape(part, view.size)
 
 
-def _selection(shape: Sequence[int], view: View, offset: Value) -> tuple[list[Value], list[int], tuple[int, ...]]:
+def _selection(shape: Sequence[int], view: View, start: Start) -> tuple[list[Value], list[int], tuple[int, ...]]:
     """Starts and lengths of the window that a selecting view takes of an array, and the view's dimensions in it.
 
     The view's dimensions are whole or cut dimensions of the array, and it takes one index of each other one; only
-    those indices, and where the first dimension is cut, depend on the offset operand. csrc/pack.cpp decides which views
-    are of this kind.
+    those indices, and where the first dimension is cut, depend on the offset operand, or where any is. csrc/pack.cpp
+    decides which views are of this kind.
     """
+    offset = start.offset
     dims = {view.stride[dim]: dim for dim, size in enumerate(view.size) if size > 1}
     dtype = torch.int32 if offset.dtype is torch.int32 else torch.int64
     starts, lengths, kept = [], [], []
@@ -255,7 +264,7 @@ def _selection(shape: Sequence[int], view: View, offset: Value) -> tuple[list[Va
         length = view.size[dims[stride]] if stride in dims and size > 1 else 1
         if size == 1:
             starts.append(hlo.scalar(0, dtype))
-        elif length > 1 and not (dim == first and length < size):
+        elif length > 1 and not (length < size and (dim == first or start.windows)):
             starts.append(hlo.scalar(view.offset // stride % size, dtype))
         else:
             starts.append(hlo.remainder(hlo.divide(offset, stride), size))
@@ -265,8 +274,8 @@ def _selection(shape: Sequence[int], view: View, offset: Value) -> tuple[list[Va
     return starts, lengths, tuple(kept)
 
 
-def _read_selected(base: Value, view: View, offset: Value) -> Value:
-    starts, lengths, kept = _selection(base.shape, view, offset)
+def _read_selected(base: Value, view: View, start: Start) -> Value:
+    starts, lengths, kept = _selection(base.shape, view, start)
     return _arrange(hlo.dynamic_slice(base, starts, lengths), view, kept)
 
 
@@ -295,7 +304,7 @@ def write(
     numel: int,
     view: View,
     value: Value,
-    offset: Value | None = None,
+    start: Start | None = None,
     planned: Sequence[int] = (),
 ) -> Value:
     """The storage's array after a tensor on it was assigned a value of the tensor's shape and dtype.
@@ -303,7 +312,7 @@ def write(
     Args:
         base: the array before, or None where there was nothing yet.
         numel: elements of the view's dtype in the storage.
-        offset: as in `read`.
+        start: as in `read`.
         planned: the shape of an array of `numel` elements to begin with where there is none.
 
     Raises:
@@ -312,16 +321,16 @@ def write(
     if view.dtype is torch.complex32:
         value = hlo.conj(value) if view.conj else value
         parts = hlo.convert(hlo.stack([hlo.real(value), hlo.imag(value)], value.ndim), torch.float16)
-        return write(base, 2 * numel, _halves(view), parts, offset)
+        return write(base, 2 * numel, _halves(view), parts, start)
     if any(size > 1 and stride == 0 for size, stride in zip(view.size, view.stride, strict=True)) and view.numel:
         raise OverlapError
     if view.neg:
         value = hlo.negate(value)
     if view.conj:
         value = hlo.conj(value)
-    if offset is not None:
+    if start is not None:
         assert base is not None, "a view selects from an array"
-        starts, lengths, kept = _selection(base.shape, view, offset)
+        starts, lengths, kept = _selection(base.shape, view, start)
         return hlo.dynamic_update_slice(base, _unarrange(value, view, kept, lengths), starts)
     order = physical_order(view.size, view.stride)
     if order is not None and view.offset == 0 and view.numel == numel:
