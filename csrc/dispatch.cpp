@@ -438,7 +438,7 @@ py::list call_graph(int64_t id, py::list args) {
     TORCH_CHECK(packed.cacheable, "a compiled graph takes strided tensors on tpu, 0-d tensors on the CPU, and numbers");
     auto found = table.find(packed.key);
     if (found == table.end()) {
-      TORCH_INTERNAL_ASSERT(tries < 2, "the entry made for a graph is not found");
+      TORCH_INTERNAL_ASSERT(tries < 8, "the entry made for a graph is not found");
       call_miss("miss_graph", py::int_(id), args, packed);
       continue;
     }
