@@ -235,6 +235,31 @@ def test_modes():
     torch.backends.tpu.allow_excess_precision = False
 
 
+def test_a_mode_is_set_from_here_on_for_a_block_or_for_calls():
+    strict, debug, fused = torch.tpu.EagerMode
+    try:
+        torch.tpu.set_eager_mode(debug)
+        assert torch.tpu.eager_mode is debug
+        with torch.tpu.set_eager_mode(fused):
+            with torch.tpu.set_eager_mode(strict):
+                assert torch.tpu.eager_mode is strict
+            assert torch.tpu.eager_mode is fused
+        assert torch.tpu.eager_mode is debug
+
+        @torch.tpu.set_eager_mode(fused)
+        def decorated(again: bool) -> list[torch.tpu.EagerMode]:
+            """Says so."""
+            return [torch.tpu.eager_mode, *(decorated(False) if again else [])]
+
+        assert torch.tpu.eager_mode is debug and decorated.__doc__ == "Says so."
+        assert decorated(True) == [fused, fused] and torch.tpu.eager_mode is debug
+        with pytest.raises(ValueError, match="is not a valid EagerMode"):
+            torch.tpu.set_eager_mode("loose")
+        assert torch.tpu.eager_mode is debug
+    finally:
+        torch.tpu.set_eager_mode(strict)
+
+
 def test_backend_module():
     import torch.backends.tpu as backend
 

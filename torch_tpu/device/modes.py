@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from enum import Enum
+from typing import Any
 
 import torch
 
@@ -30,13 +32,37 @@ class EagerMode(Enum):
         return self.value
 
 
-@contextlib.contextmanager
-def set_eager_mode(mode: EagerMode) -> Iterator[None]:
-    """Runs a block in another eager mode."""
-    if torch.compiler.is_compiling():
-        raise RuntimeError("the eager mode cannot be changed inside torch.compile")
-    with settings.override(eager_mode=EagerMode(mode).setting):
-        yield
+class set_eager_mode:
+    """Sets the eager mode, for all threads: from here on, or for a `with` block, or for the calls of a function that it
+    decorates. As `torch.set_grad_enabled`.
+
+    Raises:
+        ValueError: it is no `EagerMode`.
+        RuntimeError: inside torch.compile.
+    """
+
+    def __init__(self, mode: EagerMode):
+        if torch.compiler.is_compiling():
+            raise RuntimeError("the eager mode cannot be changed inside torch.compile")
+        self._mode = EagerMode(mode)
+        self._before = settings.eager_mode
+        settings.eager_mode = self._mode.setting
+
+    def __enter__(self) -> None:
+        """It is set already."""
+
+    def __exit__(self, *exc: object) -> None:
+        settings.eager_mode = self._before
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        settings.eager_mode = self._before
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with set_eager_mode(self._mode):
+                return function(*args, **kwargs)
+
+        return call
 
 
 class Precision(Enum):
