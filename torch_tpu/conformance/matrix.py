@@ -75,7 +75,7 @@ class Compiled(NamedTuple):
     def __str__(self) -> str:
         total = self.tried + self.untried  # what was not tried counts as if it did not compile
         share = f"{100 * self.good / total:.2f}% of {total}" if self.tried else "none was tried"
-        return f"{share}; {self.untried} not tried yet" if self.untried else share
+        return f"{share} ({self.good} of the {self.tried} tried)" if self.untried and self.tried else share
 
 
 @dataclass(frozen=True)
