@@ -482,25 +482,14 @@ def smooth(table: tuple[str, ...]) -> Step:
     return step
 
 
+SEEN = ("slice", "transpose", "permute", "reshaped", "expand", "diagonal", "several", "select", "unsqueeze")
+"""The views of programs with gradients."""
+
 GRADIENTS: dict[str, Step] = {
     "smooth": smooth(SMOOTH),
     "smooth again": smooth(SMOOTH),
     "written": smooth(WRITTEN),
-    **{
-        name: VIEWS[name]
-        for name in (
-            "slice",
-            "transpose",
-            "permute",
-            "reshaped",
-            "expand",
-            "diagonal",
-            "several",
-            "select",
-            "as_strided",
-            "unsqueeze",
-        )
-    },
+    **{name: VIEWS[name] for name in (*SEEN, "as_strided")},
 }
 
 
@@ -509,20 +498,7 @@ FUNCTIONAL: dict[str, Step] = {
         tuple(text for text in SMOOTH if not any(part in text for part in ("checkpoint", "Doubled", ".data", "detach")))
     ),
     "written": smooth(tuple(text for text in WRITTEN[:13] if "Trebled" not in text)),
-    **{
-        name: GRADIENTS[name]
-        for name in (
-            "slice",
-            "transpose",
-            "permute",
-            "reshaped",
-            "expand",
-            "diagonal",
-            "several",
-            "select",
-            "unsqueeze",
-        )
-    },
+    **{name: VIEWS[name] for name in SEEN},
 }
 
 
@@ -577,7 +553,7 @@ def programs(
             text = VIEWS[g.one_of(["slice", "transpose", "permute", "expand", "as_strided", "reshaped", "select"])](g)
             torch_line = f"{g.new()} {text}"
             exec(torch_line, dict(g.space))
-        except Exception:
+        except Exception:  # no such view of what there is
             break
         g.line(torch_line, is_input=True)
     wanted = g.integer(least, most)

@@ -53,7 +53,7 @@ def run_case(info: Any, case: Case, limit: int, others: Sequence[Case] = ()) -> 
     client = compile_only.client(Topology.parse(case.place))
     if others and _fresh(client, found.programs):
         beside = [program for other in others for program in _captured(info, other, limit).programs]
-        _refused(client, [program for program in beside if len(program.text) < _SMALL], whole=True)
+        _compile_together(client, [program for program in beside if len(program.text) < _SMALL])
     refused = _refused(client, found.programs)
     if refused:
         return runner.Result(case, "failed", found.num_samples, refused)
@@ -73,26 +73,30 @@ def _fresh(client: CompileOnlyClient, programs: Sequence[Planned]) -> dict[tuple
     return {name: program for name, program in named.items() if name not in _compiled}
 
 
-def _refused(client: CompileOnlyClient, programs: Sequence[Planned], *, whole: bool = False) -> str:
-    """What the compiler says against one of the programs, or nothing.
-
-    Args:
-        whole: it says nothing against any by itself.
-    """
+def _compile_together(client: CompileOnlyClient, programs: Sequence[Planned]) -> bool:
+    """Compiles those that were not yet; whether the compiler takes them."""
     fresh = _fresh(client, programs)
-    if not fresh:
-        return ""
-    with settings.override(cache=False):  # these executables are for nobody
+    if fresh:
         try:
-            client.build(Planned(client, join([program.text for program in fresh.values()]), (), (), "low", ()))
-        except errors.CompileError as refused:
-            if whole:
-                return runner.short(refused)
-            for program in fresh.values():  # which one, and whether it is refused by itself
-                try:
-                    client.build(client.adopt(program))
-                except errors.CompileError as error:
-                    return runner.short(error)
+            with settings.override(cache=False):  # the executable is for nobody
+                client.build(Planned(client, join([program.text for program in fresh.values()]), (), (), "low", ()))
+        except errors.CompileError:
+            return False
+    _compiled.update(fresh)
+    return True
+
+
+def _refused(client: CompileOnlyClient, programs: Sequence[Planned]) -> str:
+    """What the compiler says against one of the programs by itself, or nothing."""
+    if _compile_together(client, programs):
+        return ""
+    fresh = _fresh(client, programs)
+    with settings.override(cache=False):
+        for program in fresh.values():
+            try:
+                client.build(client.adopt(program))
+            except errors.CompileError as error:
+                return runner.short(error)
     _compiled.update(fresh)
     return ""
 
@@ -128,6 +132,7 @@ def _capture(info: Any, case: Case, limit: int) -> Captured:
                 except Exception as error:
                     if not _needs_values(error):
                         raise
+                    _plug.flush()
                     if not client.started:
                         reason = NEEDS_VALUES
                         continue
