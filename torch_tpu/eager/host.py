@@ -18,7 +18,7 @@ from torch._prims_common.wrappers import _resize_output_check
 from torch_tpu import _plug, errors, hlo
 from torch_tpu.eager import transfer
 from torch_tpu.eager.program import Program, aval_id, num_bytes, spec_of
-from torch_tpu.eager.trace import without_alerts
+from torch_tpu.eager.trace import scalar_dtype, without_alerts
 from torch_tpu.ops import registry, schema
 from torch_tpu.ops.registry import Lowering, Spec
 from torch_tpu.runtime import platform
@@ -303,13 +303,10 @@ def embedding_bag_backward(grad: torch.Tensor, indices: torch.Tensor, offsets: t
     )
 
 
-NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
-
-
 @special("copy_")
 def copy_(target: torch.Tensor, source: Any, non_blocking: bool = False) -> Any:
     if not isinstance(source, torch.Tensor):
-        source = torch.tensor(source, dtype=NUMBERS[type(source)])
+        source = torch.tensor(source, dtype=scalar_dtype(source, wide=True))
     if target.device.type == "tpu" and source.device.type == "tpu":
         return target if _is_same_memory(target, source) else NotImplemented
     return transfer.copy_(target, source)
