@@ -474,6 +474,8 @@ def smooth(table: tuple[str, ...]) -> Step:
         text = g.one_of(table)
         x = g.tensor(_is_float)
         y = g.tensor(lambda y: _is_float(y) and y.shape == g[x].shape)
+        if "torch.tensor([0" in text and not g[x].numel():
+            raise NothingFits  # the device says later than the CPU that there is no such index
         filled = text.format(x=x, y=y, d=g.dim(x) if "{d}" in text else 0)
         if text in SMOOTH:
             return f"= {filled}"
