@@ -117,6 +117,22 @@ def test_what_the_compiler_refuses_is_told_of_its_own_case_only(monkeypatch):
     assert runner.run_case(catalog.by_name()["sub"], case, "tpu", 1).status == "passed" and not compiled
 
 
+def test_programs_that_the_stored_matrix_knows_to_compile_are_not_compiled_again(monkeypatch):
+    compiled = []
+    build = lambda client, planned: compiled.append(planned.text)  # noqa: E731
+    monkeypatch.setattr(torch_tpu.runtime.compile_only.CompileOnlyClient, "build", build)
+    monkeypatch.setattr(abroad, "_compiled", set())
+    info, case = catalog.by_name()["sub"], Case("sub", "float32", "forward", "fused", "v5e")
+    strict = [Result(replace(case, mode="strict", place=place), "passed", 1) for place in ("v5e", "v5p")]
+    stored = matrix.merge(Matrix(), [*strict, Result(replace(case, place="v6e"), "failed", 1)], Gaps(), [])
+    known = matrix.passing(stored, case)
+    assert known == [replace(case, mode="strict")]
+    assert runner.run_case(info, case, "tpu", 1, [case], known).status == "passed" and not compiled
+    for other in (replace(case, place="v7x"), replace(case, place="v5p", dtype="float16")):
+        assert not matrix.passing(stored, other)
+    assert runner.run_case(info, replace(case, phase="backward"), "tpu", 1, [], known).status == "passed" and compiled
+
+
 def test_cases_follow_each_other_by_operator_dtype_and_phase():
     found = catalog.cases(["add"], ["float32"], catalog.PHASES, (0, 1), catalog.MODES, catalog.PLACES)
     assert len(found) == 2 * len(catalog.MODES) * len(catalog.PLACES) + 3  # inplace, out, errors: strict and here

@@ -36,12 +36,15 @@ class Captured:
     """What came of it, where nothing is to be compiled."""
 
 
-def run_case(info: Any, case: Case, limit: int, others: Sequence[Case] = ()) -> runner.Result:
+def run_case(
+    info: Any, case: Case, limit: int, others: Sequence[Case] = (), known: Sequence[Case] = ()
+) -> runner.Result:
     """Compiles a case's programs for its place.
 
     Args:
-        others: cases of the same operator and dtype, this one and those that will follow: their small programs are
-            compiled with its own.
+        others: cases of the same operator, dtype and place, this one and those that will follow: their small programs
+            are compiled with its own.
+        known: such cases that are known to pass, with one sample at least: its programs are not compiled again.
     """
     found = _captured(info, case, limit)
     if found.status:
@@ -51,6 +54,8 @@ def run_case(info: Any, case: Case, limit: int, others: Sequence[Case] = ()) -> 
     if not found.num_samples:
         return runner.Result(case, "skipped", 0, found.reason)
     client = compile_only.client(Topology.parse(case.place))
+    for other in known:
+        _compiled.update(_fresh(client, _captured(info, other, 1).programs))
     if others and _fresh(client, found.programs):
         beside = [program for other in others for program in _captured(info, other, limit).programs]
         _compile_together(client, [program for program in beside if len(program.text) < _SMALL])
@@ -64,11 +69,11 @@ def run_case(info: Any, case: Case, limit: int, others: Sequence[Case] = ()) -> 
 _SMALL = 1 << 14
 """Characters of a program that is compiled with others: a large one takes its time, and may take that of others."""
 _compiled: set[tuple[str, str]] = set()
-"""The topologies and the programs, as `body` has them, that this process compiled: modes often run the same one."""
+"""The topologies and the programs, as `body` has them, that are known to compile: modes often run the same one."""
 
 
 def _fresh(client: CompileOnlyClient, programs: Sequence[Planned]) -> dict[tuple[str, str], Planned]:
-    """Those that were not compiled yet, by their names in `_compiled`."""
+    """Those that are not known to compile yet, by their names in `_compiled`."""
     named = {(client.topology.name, body(program.text)): program for program in programs}
     return {name: program for name, program in named.items() if name not in _compiled}
 

@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -87,6 +88,11 @@ class Matrix:
     lowerings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Entry of the registry -> the operators whose programs it wrote here, in any mode."""
 
+    @cached_property
+    def by_key(self) -> Mapping[tuple[str, str], Row]:
+        """The rows by operator and dtype."""
+        return {(row.op, row.dtype): row for row in self.rows}
+
     def counts(self, column: Column) -> Counter[str]:
         """How many rows have which letter."""
         return Counter(row.cell(column) for row in self.rows)
@@ -124,7 +130,7 @@ def merge(matrix: Matrix, results: Iterable[Result], gaps: Gaps, registry: Itera
     Args:
         registry: the names of all lowerings.
     """
-    rows = {(row.op, row.dtype): row for row in matrix.rows}
+    rows = dict(matrix.by_key)
     uses = {name: set(matrix.lowerings.get(name, ())) for name in registry}
     for result in results:
         case = result.case
@@ -233,10 +239,18 @@ def read_results(path: Path) -> list[Result]:
 
 def missing(matrix: Matrix, cases: Iterable[Case]) -> list[Case]:
     """The cases of which the matrix knows nothing yet."""
-    rows = {(row.op, row.dtype): row for row in matrix.rows}
     found = []
     for case in cases:
-        row, column = rows.get((case.op, case.dtype)), (case.mode, case.place, case.phase)
+        row, column = matrix.by_key.get((case.op, case.dtype)), (case.mode, case.place, case.phase)
         if row is None or column not in _INDEX or row.cell(column) == ".":
             found.append(case)
     return found
+
+
+def passing(matrix: Matrix, like: Case) -> list[Case]:
+    """The cases of an operator, dtype and place of which the matrix says that they pass."""
+    row = matrix.by_key.get((like.op, like.dtype))
+    if row is None:
+        return []
+    columns = [column for column in COLUMNS if column[1] == like.place and row.cell(column) in PASSES]
+    return [replace(like, mode=mode, phase=phase) for mode, _, phase in columns]

@@ -90,17 +90,20 @@ class Setting:
         return self.info if place == "cpu" else self.operator
 
 
-def run_case(info: Any, case: Case, device: str, limit: int = 0, others: Sequence[Case] = ()) -> Result:
+def run_case(
+    info: Any, case: Case, device: str, limit: int = 0, others: Sequence[Case] = (), known: Sequence[Case] = ()
+) -> Result:
     """Runs a case in this process.
 
     Args:
         limit: at most so many samples; 0: all.
         others: cases of the same operator, dtype and place that will follow, for what is done best together.
+        known: such cases that are known to pass, for what need not be done again.
     """
     if case.place != HERE:
         from torch_tpu.conformance import abroad
 
-        return abroad.run_case(info, case, limit, others)
+        return abroad.run_case(info, case, limit, others, known)
     count, left_out = 0, ""
     with modes.entered(case.mode) as seen:
         try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torch_tpu.conformance import catalog, pool
+from torch_tpu.conformance import catalog, matrix, pool
 from torch_tpu.conformance.catalog import Case
 from torch_tpu.conformance.pool import parse_shard as parse_shard
 from torch_tpu.conformance.runner import Result
@@ -33,6 +33,8 @@ class Plan:
     """Seconds a case may take."""
     batch: int = 0
     """A process ends after so many cases, which bounds its memory; 0: never."""
+    missing: bool = False
+    """Only what the stored matrix does not know; of what it does, no program is compiled again."""
     output: Path | None = None
     """A file of JSON lines: what was run (first line), then one result a line. An existing one is continued."""
 
@@ -43,7 +45,8 @@ class Plan:
 
 def cases(plan: Plan) -> list[Case]:
     """The plan's cases, in a fixed order."""
-    return catalog.cases(plan.ops, plan.dtypes, plan.phases, plan.shard, plan.modes, plan.places)
+    found = catalog.cases(plan.ops, plan.dtypes, plan.phases, plan.shard, plan.modes, plan.places)
+    return matrix.missing(matrix.load(), found) if plan.missing else found
 
 
 def run(plan: Plan, chosen: Sequence[Case], progress: Callable[[Result], None] = lambda result: None) -> list[Result]:
@@ -54,7 +57,7 @@ def run(plan: Plan, chosen: Sequence[Case], progress: Callable[[Result], None] =
     """
     how = pool.Pool(
         serve=serve,
-        arguments=(plan.device, plan.limit, plan.phases, plan.modes),
+        arguments=(plan.device, plan.limit, plan.phases, plan.modes, plan.missing),
         failure=lambda case, status, reason: Result(case, status, reason=reason),
         parse=Result.from_json,
         header=plan.header(),
@@ -66,7 +69,9 @@ def run(plan: Plan, chosen: Sequence[Case], progress: Callable[[Result], None] =
     return pool.run(how, chosen, progress)
 
 
-def serve(connection: Any, device: str, limit: int, phases: Sequence[str], modes: Sequence[str]) -> None:
+def serve(
+    connection: Any, device: str, limit: int, phases: Sequence[str], modes: Sequence[str], missing: bool
+) -> None:
     """The worker process: receives cases, sends results, until the other end closes."""
     import warnings
 
@@ -78,6 +83,7 @@ def serve(connection: Any, device: str, limit: int, phases: Sequence[str], modes
         torch_tpu._autoload()
         torch_tpu.settings.fallback = "count"
     infos = catalog.by_name()
+    stored = matrix.load() if missing else matrix.Matrix()
     connection.send("ready")
     while True:
         try:
@@ -91,4 +97,4 @@ def serve(connection: Any, device: str, limit: int, phases: Sequence[str], modes
             for mode in modes
             if phase in phases and phase in catalog.MATRIX_PHASES
         ]
-        connection.send(runner.run_case(info, case, device, limit, others))
+        connection.send(runner.run_case(info, case, device, limit, others, matrix.passing(stored, case)))
