@@ -69,9 +69,7 @@ def run(plan: Plan, chosen: Sequence[Case], progress: Callable[[Result], None] =
     return pool.run(how, chosen, progress)
 
 
-def serve(
-    connection: Any, device: str, limit: int, phases: Sequence[str], modes: Sequence[str], missing: bool
-) -> None:
+def serve(connection: Any, device: str, limit: int, phases: Sequence[str], modes: Sequence[str], missing: bool) -> None:
     """The worker process: receives cases, sends results, until the other end closes."""
     import warnings
 

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_tpu import hlo
+from torch_tpu.eager import pointwise
 from torch_tpu.eager.observe import observers
 from torch_tpu.errors import UnsupportedOpError
 from torch_tpu.hlo import Value
@@ -232,7 +233,7 @@ class Trace:
         functional = form.functional
         assert functional is not None
         dtypes.check(functional._schema.name, bound)
-        outs, meta = ((), None) if rule.inferred else self._metadata(op, form, functional, bound)
+        outs, meta = ((), None) if rule.inferred else self._metadata(op, rule, form, bound)
         first = next((t for t in _tensors_of(bound.values()) if t is not None), None)
         if first is None and outs:
             dtypes.check_made(functional._schema.name, outs[0].dtype)
@@ -289,9 +290,15 @@ class Trace:
 
     @without_alerts()
     def _metadata(
-        self, op: OpOverload, form: schema.Form, functional: OpOverload, bound: dict[str, Any]
+        self, op: OpOverload, rule: Lowering, form: schema.Form, bound: dict[str, Any]
     ) -> tuple[tuple[Spec, ...], Any]:
-        """The results of the functional form, and what PyTorch's meta kernel of the called form returned, if any."""
+        """The results of the functional form, and what PyTorch's meta kernel of the called form returns, if any."""
+        functional = form.functional
+        assert functional is not None
+        like = pointwise.like_operand(rule, form, bound)
+        if like is not None:
+            made = None if form.written else torch.empty(like.shape, dtype=like.dtype, device="meta")
+            return (Spec(tuple(like.shape), like.dtype),), made
         meta: Any = None
         positional, named = _call_arguments(op, bound)
         layouts = [(t, t.shape, t.stride()) for t in self._targets(op, bound, form.written) if t is not None]
