@@ -5,7 +5,7 @@ Those are Python: about 80 us for an addition, as much as the rest of the tracin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -23,14 +23,27 @@ _CHECKED = frozenset(
 """Operators that PyTorch refuses in plain cases: shifts of floating numbers, a clamp to nothing, some numbers."""
 
 
-def like_operand(rule: Lowering, form: Form, bound: Mapping[str, Any]) -> torch.Tensor | None:
-    """The operand whose shape, dtype and strides a call's only result has; None where PyTorch has to be asked.
+def like_operands(rule: Lowering, form: Form, bound: Mapping[str, Any]) -> list[torch.Tensor] | None:
+    """The operands whose shapes, dtypes and strides a call's results have; None where PyTorch has to be asked.
 
-    The plain case: all operands are contiguous, of one shape and one floating dtype.
+    The plain case: all operands of a result are contiguous, of one floating dtype, and of one shape but for those
+    without dimensions that follow the first one. Of operators over lists every row is such a case.
     """
-    if form.is_out or form.functional is None or rule.promote is not RESULT or not _is_pointwise(form.functional):
+    if form.is_out or form.functional is None:
         return None
-    return _uniform(bound.values())
+    if form.functional._schema.name.startswith("aten::_foreach_"):
+        if not _is_pointwise_list(form.functional):
+            return None
+        lengths = {len(value) for value in bound.values() if isinstance(value, (list, tuple))}
+        if len(lengths) != 1:
+            return None
+        rows = [[_pick(value, index) for value in bound.values()] for index in range(lengths.pop())]
+    elif rule.promote is RESULT and _is_pointwise(form.functional):
+        rows = [list(bound.values())]
+    else:
+        return None
+    found = [_like(row) for row in rows]
+    return None if any(like is None for like in found) else [like for like in found if like is not None]
 
 
 @cache
@@ -41,7 +54,19 @@ def _is_pointwise(op: OpOverload) -> bool:
     return torch.Tag.pointwise in op.tags and [str(returned.type) for returned in op._schema.returns] == ["Tensor"]
 
 
-def _uniform(arguments: Iterable[Any]) -> torch.Tensor | None:
+@cache
+def _is_pointwise_list(op: OpOverload) -> bool:
+    """Whether each element goes through an operator whose first overload is pointwise; but not the maximum of each."""
+    name = op._schema.name.removeprefix("aten::_foreach_")
+    packet = getattr(torch.ops.aten, name, None)
+    return packet is not None and name != "max" and _is_pointwise(getattr(packet, packet.overloads()[0]))
+
+
+def _pick(argument: Any, index: int) -> Any:
+    return argument[index] if isinstance(argument, (list, tuple)) else argument
+
+
+def _like(arguments: Sequence[Any]) -> torch.Tensor | None:
     first: torch.Tensor | None = None
     for argument in arguments:
         if isinstance(argument, torch.Tensor):
@@ -49,7 +74,7 @@ def _uniform(arguments: Iterable[Any]) -> torch.Tensor | None:
                 return None
             if first is None:
                 first = argument
-            elif argument.dtype is not first.dtype or argument.shape != first.shape:
+            elif argument.dtype is not first.dtype or (argument.shape != first.shape and argument.ndim):
                 return None
         elif not isinstance(argument, _NUMBERS):
             return None

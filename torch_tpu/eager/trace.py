@@ -295,10 +295,11 @@ class Trace:
         """The results of the functional form, and what PyTorch's meta kernel of the called form returns, if any."""
         functional = form.functional
         assert functional is not None
-        like = pointwise.like_operand(rule, form, bound)
-        if like is not None:
-            made = None if form.written else torch.empty(like.shape, dtype=like.dtype, device="meta")
-            return (Spec(tuple(like.shape), like.dtype),), made
+        likes = pointwise.like_operands(rule, form, bound)
+        if likes is not None:
+            made = [torch.empty(like.shape, dtype=like.dtype, device="meta") for like in likes if not form.written]
+            is_list = str(functional._schema.returns[0].type) == "List[Tensor]"
+            return tuple(_specs(likes)), made if is_list else made[0] if made else None
         meta: Any = None
         positional, named = _call_arguments(op, bound)
         layouts = [(t, t.shape, t.stride()) for t in self._targets(op, bound, form.written) if t is not None]
