@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from op_checks import (
@@ -92,3 +94,18 @@ def test_in_place_and_out():
     check_in_place("put", (3, 4), values([0, 5], I64), (2,))
     check_out("scatter_add", (3, 4), 1, index(3, 6, high=4), random(3, 6))
     check_out("index_add", (3, 4), 0, ROWS, (3, 4))
+
+
+@pytest.mark.parametrize("values", [(), (1,), (0,), (3,), (1, 1), (1, 0)])
+@pytest.mark.parametrize("chosen", [[], [False] * 4, [1, 2], [True, False, True, False]])
+def test_index_put_takes_the_values_that_the_cpu_takes(chosen, values):
+    """Also where nothing is chosen."""
+
+    def put(device: str) -> Any:
+        index = torch.tensor(chosen, dtype=torch.int64 if not chosen else None, device=device)
+        try:
+            return torch.zeros(4, device=device).index_put_((index,), torch.ones(values, device=device)).tolist()
+        except RuntimeError as error:
+            return str(error).partition("\n")[0]
+
+    assert put("tpu") == put("cpu")

@@ -163,6 +163,11 @@ def index_put(
     if len(given) == 1 and given[0][1].dtype is torch.bool:
         return masked_put(x, *given[0], values, accumulate)
     plan = advanced(x.shape, indices)
+    if len(values.shape) > len(plan.shape) or hlo.broadcast_shapes(values.shape, plan.shape) != plan.shape:
+        raise RuntimeError(
+            f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing result of "
+            f"shape {list(plan.shape)}"
+        )
     if math.prod(plan.shape) == 0 or x.numel == 0:
         return x
     return hlo.scatter(
