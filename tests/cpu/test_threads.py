@@ -196,6 +196,59 @@ def test_interrupt_during_a_compile(tmp_path):
     assert_ends_well(child(code, TORCH_TPU_CACHE="0"), "1 128.0 True")
 
 
+def test_an_interrupted_compilation_is_waited_for_at_exit():
+    """XLA goes on with it, and its threads must not outlive the process's objects."""
+    code = """
+        import os, signal, threading, time
+        from torch_tpu.runtime import mlir
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        x = torch.randn(16, 16, device="tpu")
+        def chain(x):
+            for i in range(300):
+                x = torch.sin(x) @ x + i * 1.000001
+            return x
+        def interrupt():
+            time.sleep(0.1)
+            os.kill(os.getpid(), signal.SIGINT)
+        def parse(text, parse=mlir.parse):
+            if len(text) > 50_000:
+                threading.Thread(target=interrupt, daemon=True).start()
+            return parse(text)
+        mlir.parse = parse
+        with torch.tpu.set_eager_mode(torch.tpu.EagerMode.DEFER_AND_FUSE):
+            try:
+                chain(x).sum().item()
+            except KeyboardInterrupt:
+                print(sum(thread.name == "torch_tpu compilation" for thread in threading.enumerate()))
+    """
+    assert_ends_well(child(code, TORCH_TPU_CACHE="0"), "1")
+
+
+@pytest.mark.parametrize("interrupts", [1, 2])
+def test_a_second_interrupt_does_not_wait(interrupts):
+    code = f"""
+        import os, signal, threading, time
+        from torch_tpu.runtime.interrupts import interruptible
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        def interrupt():
+            for _ in range({interrupts}):
+                time.sleep(2)
+                os.kill(os.getpid(), signal.SIGINT)
+        assert interruptible(lambda: 7) == 7
+        try:
+            interruptible(lambda: 1 / 0)
+        except ZeroDivisionError:
+            threading.Thread(target=interrupt, daemon=True).start()
+        try:
+            interruptible(lambda: (time.sleep(6), print("ended")))
+        except KeyboardInterrupt:
+            print("left", flush=True)
+    """
+    done = child(code)
+    assert done.returncode == (0 if interrupts == 1 else 130) and "waiting for XLA" in done.stderr, done.stderr
+    assert done.stdout.split() == (["left", "ended"] if interrupts == 1 else ["left"])
+
+
 def test_interrupt_from_outside_ends_the_process():
     process = subprocess.Popen(
         [sys.executable, "-c", "import signal, torch\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"

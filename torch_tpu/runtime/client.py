@@ -21,6 +21,7 @@ from jaxlib import _jax, xla_client
 
 from torch_tpu import errors, settings
 from torch_tpu.runtime import cache, chips, heap, lapack, mlir, options
+from torch_tpu.runtime.interrupts import interruptible
 from torch_tpu.runtime.job import Job
 from torch_tpu.stats import counters
 
@@ -257,7 +258,8 @@ class Client:
             _dump(key, text)
         start = time.perf_counter()
         try:
-            built = build(mlir.parse(text))
+            module = mlir.parse(text)
+            built = interruptible(lambda: build(module))
         except (ValueError, xla_client.XlaRuntimeError) as error:
             kind = chips.KINDS.get(self.device_kind, self.platform.upper())
             dtypes = mlir.element_types(text)
