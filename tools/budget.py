@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FILE_LINES = 700
 FUNCTION_LINES = 60
 FOLDERS = {
-    "torch_tpu": 1000,
+    "torch_tpu": 1020,
     "torch_tpu/runtime": 2200,
     "torch_tpu/hlo": 2050,
     "torch_tpu/ops": 9950,

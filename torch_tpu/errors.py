@@ -61,6 +61,9 @@ class CompileError(TpuError):
     What to do: set `torch_tpu.settings.dump_dir` to keep the whole program, and report it together with the message.
     """
 
+    exceeds_memory = False
+    """The program needs more memory than the device has."""
+
 
 class ExecutionError(TpuError):
     """A program failed while it ran.
@@ -178,7 +181,7 @@ def compile_failed(
     operator = f"aten::{name.removeprefix('aten_')}" if name.startswith("aten_") else name
     kinds = f" ({', '.join(dtypes)})" if dtypes else ""
     said = reason.partition("Suspected Python Code Location")[0].strip()
-    return CompileError(
+    error = CompileError(
         message(
             f"XLA could not compile {operator}{kinds}" + (f" for {target}" if target else ""),
             why="\n".join(said.splitlines()[:8]),
@@ -187,6 +190,8 @@ def compile_failed(
         )
         + (f"\n  program:\n{head}" if head else "")
     )
+    error.exceeds_memory = "RESOURCE_EXHAUSTED" in reason
+    return error
 
 
 def platform_missing(platform: str, looked_for: str, do: str) -> PlatformError:

@@ -169,6 +169,14 @@ class _Recorder(CallWatcher):
             )
         return result
 
+    def finish(self) -> None:
+        """Runs what fused mode recorded and has not run yet."""
+        self._programs, self._lowerings = [], []
+        _plug.flush()
+        if self._programs:
+            how = Served("fused", "fused", "the operators recorded before it, as one program", "")
+            self.steps.append(Step("recorded operators", "", "", how, (), tuple(self._programs), ""))
+
 
 def _on_device(values: Any) -> bool:
     if isinstance(values, torch.Tensor):
@@ -189,8 +197,10 @@ def explain(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Explanation
     before = stats()
     observers.append(recorder)
     try:
+        _plug.flush()
         with recorder:
             result = fn(*args, **kwargs)
+        recorder.finish()
     finally:
         observers.remove(recorder)
     after = stats()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
@@ -84,7 +84,11 @@ class Setting(NamedTuple):
         for value, variables in self.switches.items():
             for variable in variables:
                 if variable in os.environ:
-                    if parse_bool(os.environ[variable]):
+                    try:
+                        chosen = parse_bool(os.environ[variable])
+                    except ValueError as error:
+                        raise ValueError(f"environment variable {variable}: {error}") from None
+                    if chosen:
                         return value
                     break
         return self.default
@@ -127,13 +131,19 @@ def declare(
     switches: Mapping[str, tuple[str, ...]] | None = None,
     unit: str = "",
 ) -> T:
-    """Registers a setting and returns its first value."""
+    """Registers a setting and returns its first value.
+
+    An environment variable that asks for what is not allowed is told by `refresh`, when the device starts: an import
+    must not fail for it.
+    """
     taken = {setting.variable for setting in SETTINGS.values()}
     if name in SETTINGS or variable in taken:
         raise ValueError(f"setting {name!r} or its variable {variable} is declared already")
     setting = Setting(name, default, variable, tuple(choices), switches or {}, help, unit)
     SETTINGS[name] = setting
-    return cast(T, setting.from_environment())
+    with suppress(ValueError):
+        return cast(T, setting.from_environment())
+    return default
 
 
 Platform = Literal["auto", "tpu", "cpu", "cuda"]
@@ -325,7 +335,11 @@ def override(**values: Any) -> Iterator[None]:
 
 
 def refresh() -> None:
-    """Reads the environment again for the settings that nobody has assigned."""
+    """Reads the environment again for the settings that nobody has assigned.
+
+    Raises:
+        ValueError: a variable asks for what is not allowed.
+    """
     for name, setting in SETTINGS.items():
         if name not in _assigned:
             _store(name, setting.from_environment())

@@ -10,6 +10,7 @@ import torch
 
 import torch_tpu
 from torch_tpu import errors, ops, settings
+from torch_tpu.eager import fallback
 from torch_tpu.ops import registry
 
 
@@ -311,3 +312,54 @@ def test_what_is_refused_is_so_where_it_is_called(what, mode):
         for device in ("cpu", "tpu"):
             with pytest.raises(kind):
                 call(device)
+
+
+def test_an_error_says_for_which_operator_and_operands(x):
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied") as caught:
+        x @ x
+    assert caught.value.__notes__ == ["in aten::mm(Tensor[4, 5] float32, Tensor[4, 5] float32) on tpu"]
+
+
+@pytest.mark.parametrize("index", [torch.tensor([1, 2]), torch.tensor([[0]])])
+def test_a_cpu_tensor_takes_no_indices_from_the_device(index):
+    host = torch.arange(5)
+    for call in (lambda: host[index.tpu()], lambda: host.__setitem__(index.tpu(), 1)):
+        with pytest.raises(RuntimeError, match=r"either on cpu or on the same device.*aten::index"):
+            call()
+    assert torch.equal(torch.arange(5, device="tpu")[index], torch.arange(5)[index].tpu())
+
+
+def test_out_is_resized_with_a_warning_unless_it_is_read(x):
+    out = torch.empty(2, device="tpu")
+    with pytest.warns(UserWarning, match="An output with one or more elements was resized"):
+        assert torch.add(x, 1, out=out) is out
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.add(x, 1, out=torch.empty(0, device="tpu"))
+    row = x[0].clone()
+    for read in (row, row.cpu()):
+        with pytest.raises(RuntimeError, match=r"output with shape \[5\] doesn't match the broadcast shape \[4, 5\]"):
+            torch.add(read, x if read is row else x.cpu(), out=read)
+
+
+@pytest.mark.parametrize(("reason", "falls_back"), [("RESOURCE_EXHAUSTED: out of HBM", False), ("refused", True)])
+def test_what_does_not_fit_is_no_fallback(x, counters, monkeypatch, reason, falls_back):
+    """Nor does what the compiler refuses run on the CPU where fallbacks are errors."""
+    ran = []
+
+    def refuse(*args, **kwargs):
+        raise errors.compile_failed("aten_sinh", reason)
+
+    monkeypatch.setattr(torch_tpu.runtime.client.Client, "compile", refuse)
+    monkeypatch.setattr(fallback, "_call", lambda op, args: ran.append(op) or op(*args))
+    y = torch.empty(3, 7, 11, device="tpu")
+    if falls_back:
+        with settings.override(fallback="count"):
+            y.sinh()
+        assert len(ran) == 1
+        kind = errors.FallbackError
+    else:
+        kind = errors.CompileError
+    with settings.override(fallback="error"), pytest.raises(kind, match=r"sinh"):
+        torch.empty(3, 7, 12, device="tpu").sinh()
+    assert len(ran) == falls_back

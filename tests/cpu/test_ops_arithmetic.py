@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import pytest
@@ -220,3 +221,24 @@ def test_dtypes_that_no_device_takes(dtype, call):
         call(x)
     with pytest.raises(type(expected.value)):
         call(x.to("tpu"))
+
+
+@pytest.mark.parametrize("source", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32])
+def test_casts_to_the_exponent_alone_are_the_cpus(source):
+    numbers = [
+        0,
+        -3.3,
+        1,
+        1.5,
+        1.4999,
+        3,
+        6,
+        448,
+        1e-3,
+        *([] if source is torch.int32 else [math.inf, -math.inf, math.nan]),
+    ]
+    if source in (torch.float32, torch.float64, torch.bfloat16):
+        numbers += [2.0**127, 1.9 * 2.0**127, 2.0**-126]
+    x = torch.tensor(numbers).to(source)
+    made = x.tpu().to(torch.float8_e8m0fnu)
+    assert torch.equal(made.cpu().view(torch.uint8), x.to(torch.float8_e8m0fnu).view(torch.uint8))

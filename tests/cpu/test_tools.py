@@ -36,6 +36,14 @@ def test_explain_sees_the_backward_pass():
     assert "aten::cos" in [step.op for step in explanation.steps]
 
 
+def test_explain_sees_what_fused_mode_records():
+    x = torch.ones(3, device="tpu")
+    with torch.tpu.set_eager_mode(torch.tpu.EagerMode.DEFER_AND_FUSE):
+        found = torch_tpu.explain(lambda: (x * 3).relu())
+    assert [step.op for step in found.steps] == ["aten::mul.Tensor", "aten::relu", "recorded operators"]
+    assert "multiply" in found.steps[-1].programs[0].stablehlo and "maximum" in found.programs[-1].stablehlo
+
+
 def test_explain_sees_calls_between_the_programs_of_a_compiled_function():
     compiled = torch.compile(lambda x: torch.linalg.cholesky(x) + 1, backend="tpu", dynamic=False)
     explanation = torch_tpu.explain(compiled, torch.eye(3, device="tpu"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -130,3 +131,13 @@ def test_every_setting_is_read_somewhere():
 def test_import_is_light():
     code = "import sys, torch_tpu.settings; assert not {'torch', 'numpy', 'jaxlib', 'logging'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize("variable", ["TORCH_TPU_PLATFORM", "TPU_LAUNCH_BLOCKING", "TORCH_TPU_CACHE_LIMIT"])
+def test_what_cannot_be_read_is_told_when_the_device_starts_and_breaks_no_import(variable):
+    code = "import torch; assert not torch.tpu.is_available(); torch.ones(2, device='tpu')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, variable: "bogus"}, capture_output=True, text=True
+    )
+    assert done.returncode == 1 and "AssertionError" not in done.stderr
+    assert "ValueError: environment variable" in done.stderr and variable in done.stderr.splitlines()[-1]

@@ -106,6 +106,19 @@ def check_plug() -> Iterator[Finding]:
         )
 
 
+def check_settings() -> Iterator[Finding]:
+    """The environment variables of the settings."""
+    from torch_tpu.settings import SETTINGS
+
+    wrong = []
+    for setting in SETTINGS.values():
+        try:
+            setting.from_environment()
+        except ValueError as error:
+            wrong.append(Finding("problem", str(error), "unset the variable, or set it to one of these values"))
+    yield from wrong or [Finding("ok", "the settings in the environment can be read")]
+
+
 def check_autoload() -> Iterator[Finding]:
     """`import torch` registers the device."""
     done = _python("import torch; print(torch.device('tpu').type, torch.tpu.is_available())")
@@ -215,7 +228,7 @@ def check_program() -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
-    check_python, check_packages, check_plug, check_autoload, check_hardware, check_other_processes, check_cache,
+    check_python, check_packages, check_plug, check_settings, check_autoload, check_hardware, check_other_processes, check_cache,
     check_memory, check_program,
 )  # fmt: skip
 

@@ -92,10 +92,10 @@ class BoundedTrace(Trace):
             bound[argument.name] = value
         return bound, schema.form(op).written
 
-    def _metadata(self, op: Any, form: Any, functional: Any, bound: dict[str, Any]) -> tuple[tuple[Spec, ...], Any]:
+    def _metadata(self, op: Any, rule: Any, form: Any, bound: dict[str, Any]) -> tuple[tuple[Spec, ...], Any]:
         answer, self._known = self._known, None
         if answer is None:
-            called = functional if form.written else op
+            called = form.functional if form.written else op
             names = {argument.name for argument in called._schema.arguments}
             with self.fake_mode:
                 answer = called(**{name: value for name, value in bound.items() if name in names})

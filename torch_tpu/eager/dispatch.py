@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from torch_tpu import _plug, ops, recompiles, settings
+from torch_tpu import _plug, errors, ops, recompiles, settings
 from torch_tpu.eager import configure, fallback, host, signature
 from torch_tpu.eager.call import Call, Codes
 from torch_tpu.eager.program import Program
@@ -127,10 +127,11 @@ def miss(
     except views.OverlapError:
         raise
     except RUNTIME_ERRORS as error:
-        if name == "aten::copy_":
-            raise  # what a fallback itself needs
+        if name == "aten::copy_" or getattr(error, "exceeds_memory", False):
+            raise  # what a fallback itself needs, or what the CPU's memory is no answer to
         reason = f"{type(error).__name__}: {error}"
-        result = fallback.run(op, args, reason)  # the CPU raises its own error where the call is wrong
+        lowered = isinstance(error, errors.CompileError)
+        result = fallback.run(op, args, reason, valid=lowered)  # the CPU raises its own error where the call is wrong
         _refused[key] = reason
         return result
 

@@ -30,14 +30,26 @@ HOST_SCALARS = frozenset({
 """Operators that take a tensor of scalars on the CPU."""
 
 
-def run(op: OpOverload, args: list[Any], reason: str) -> Any:
-    """Runs a call on the CPU, writes back what it writes, and counts it."""
+def run(op: OpOverload, args: list[Any], reason: str, *, valid: bool = False) -> Any:
+    """Runs a call on the CPU, writes back what it writes, and counts it.
+
+    Args:
+        valid: nothing is wrong with the call itself.
+    """
     name = registry.overload_name(op)
+    if valid and settings.fallback == "error":
+        reasons[name] = reason
+        counters.fallback(name)
+        raise errors.fallback_refused(name, args, why=reason)
     try:
         host_args = [None if isinstance(arg, torch.Generator) else transfer.to_cpu(arg) for arg in args]
     except errors.NoValueError:
         raise _without_values(op, args, reason) from None
-    answer = _call(op, host_args)  # raises here what the CPU raises
+    try:
+        answer = _call(op, host_args)
+    except Exception as error:  # what the CPU raises for a call that is wrong
+        error.add_note(f"in {name}({', '.join(map(errors.describe, args))}) on tpu")
+        raise
     reasons[name] = reason
     first = counters.fallback(name)
     if settings.fallback == "error":
@@ -132,6 +144,11 @@ def uncacheable(op: OpOverload, args: list[Any]) -> Any:
     declared = zip(op._schema.arguments, args, strict=True)
     written = _tensors(given for argument, given in declared if argument.alias_info and argument.alias_info.is_write)
     hosts = [t for t in tensors if t.device.type == "cpu" and (t.dim() or any(t is other for other in written))]
+    if name in INDEXING and args[0].device.type == "cpu":
+        raise RuntimeError(
+            f"indices should be either on cpu or on the same device as the indexed tensor (cpu) ({name}: "
+            f"{', '.join(errors.describe(t) for t in tensors)}; move the indices with .cpu())"
+        )
     if name in HOST_SCALARS:
         overload = op.overloadpacket.ScalarList
         return overload(*args[:-1], args[-1].tolist())

@@ -410,6 +410,11 @@ def resize_outputs(op: OpOverload, args: Sequence[Any]) -> bool:
         for tensor in given if isinstance(given, (list, tuple)) else [given]:
             meta = wanted.pop(0)
             if isinstance(tensor, torch.Tensor) and meta is not None and tensor.shape != meta.shape:
+                if torch.Tag.pointwise in op.tags and any(arg is tensor for arg in args[: form.written[0]]):
+                    raise views.OverlapError(
+                        f"output with shape {list(tensor.shape)} doesn't match the broadcast shape {list(meta.shape)}"
+                    )
+                _resize_output_check(tensor, meta.shape)  # warns
                 tensor.resize_(meta.shape)
                 if tensor.stride() != meta.stride():
                     tensor.as_strided_(meta.shape, meta.stride())

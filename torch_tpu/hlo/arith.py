@@ -88,11 +88,24 @@ def convert(x: Value, dtype: torch.dtype) -> Value:
         return subtract(1, _converted(bitwise_not(x), dtype))
     if dtype is torch.float8_e4m3fn and types.SATURATES:
         x = clamp(-types.LARGEST_E4M3, x, types.LARGEST_E4M3)
+    if dtype is torch.float8_e8m0fnu:
+        return _power_of_two(convert(x, torch.float32))
     if x.dtype.is_floating_point and types.is_unsigned(dtype):
         x = convert(x, torch.int64)  # negative numbers wrap, as in PyTorch; XLA alone would clamp them at zero
     elif x.dtype.is_floating_point and types.is_integer(dtype) and dtype.itemsize < 4:
         x = convert(x, torch.int32)
     return _converted(x, dtype)
+
+
+def _power_of_two(x: Value) -> Value:
+    """float32 as float8_e8m0fnu, the exponent alone: PyTorch takes the nearest of the size, where XLA has NaN for numbers
+    that are not positive."""
+    bits = bitcast(x, torch.int32)
+    exponent = bitwise_and(shift_right_logical(bits, 23), 0xFF)
+    fraction = bitwise_and(bits, 0x7FFFFF)
+    half = bitwise_and(compare("EQ", fraction, 0x400000), compare("GT", exponent, 0))
+    upwards = bitwise_and(bitwise_or(compare("GT", fraction, 0x400000), half), compare("LT", exponent, 0xFF))
+    return bitcast(_converted(add(exponent, convert(upwards, torch.int32)), torch.uint8), torch.float8_e8m0fnu)
 
 
 def _converted(x: Value, dtype: torch.dtype) -> Value:

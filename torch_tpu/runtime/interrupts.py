@@ -7,6 +7,7 @@ left behind is known, and waited for at exit.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import sys
 import threading
@@ -15,6 +16,8 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 T = TypeVar("T")
+
+log = logging.getLogger("torch_tpu")
 
 EXIT_STATUS = 130
 """Of a process that is interrupted once more while it waits: as of one that SIGINT ends."""
@@ -49,7 +52,7 @@ def _wait() -> None:
         for thread in _left:
             thread.join(1)
             if thread.is_alive():
-                print("waiting for XLA to end an interrupted compilation; Ctrl-C leaves at once", file=sys.stderr)
+                log.warning("waiting for XLA to end an interrupted compilation; Ctrl-C leaves at once")
                 thread.join()
     except KeyboardInterrupt:
         sys.stdout.flush()

@@ -93,6 +93,11 @@ def choose() -> str:
 
 def is_available() -> bool:
     """Whether the chosen platform can be expected to start. Starts nothing and never raises."""
+    if _client is None:
+        try:
+            settings.refresh()
+        except ValueError:  # which the start of the device raises
+            return False
     chosen = choose()
     if _client is not None or chosen == "cpu":
         return True

@@ -290,13 +290,14 @@ def _flat_indices(view: View) -> Value:
 
 
 class OverlapError(RuntimeError):
-    """A write to a tensor some of whose elements share memory."""
+    """A write to memory that the operator also needs otherwise: by default, where elements share it."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "unsupported operation: more than one element of the written-to tensor refers to a single memory "
-            "location. Please clone() the tensor before performing the operation."
-        )
+    def __init__(
+        self,
+        message: str = "unsupported operation: more than one element of the written-to tensor refers to a single memory "
+        "location. Please clone() the tensor before performing the operation.",
+    ) -> None:
+        super().__init__(message)
 
 
 def write(
