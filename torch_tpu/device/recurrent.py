@@ -81,7 +81,8 @@ def _packed_network(
 ) -> tuple[Tensor, ...]:
     """The rows of a packed sequence are those elements of a padded one, step by step, that sequences have."""
     layers = _layers(states, params, has_biases, num_layers, bidirectional)
-    shape = batch_sizes.size(0), layers[0][0][0].size(0)
+    hx = states[0] if isinstance(states, (list, tuple)) else states
+    shape = batch_sizes.size(0), hx.size(1)
     has_element = torch.arange(shape[1], device=batch_sizes.device) < batch_sizes.unsqueeze(1)
     rows = (has_element.flatten().cumsum(0) - 1).to(data.device)  # padding repeats the row before it
     elements = torch.nonzero_static(has_element.flatten(), size=data.size(0)).squeeze(1).to(data.device)
@@ -91,7 +92,7 @@ def _packed_network(
     return (out.flatten(0, 1).index_select(0, elements), *last)
 
 
-Direction = tuple["Tensor | None", ...]
+Direction = tuple[Tensor | None, ...]
 """The arguments of `recurrence` from hx to weight_hr."""
 
 
@@ -109,7 +110,7 @@ def _layers(
     )
     found: list[list[Direction]] = [[] for _ in range(num_layers)]
     for place in range(count):
-        weights = [*params[place * width : (place + 1) * width]]
+        weights: list[Tensor | None] = [*params[place * width : (place + 1) * width]]
         projection = weights.pop() if projects else None
         biases = weights[2:] or [None, None]
         state = hx[place], None if cx is None else cx[place]
@@ -132,10 +133,10 @@ def _network(
             x = F.dropout(x, dropout)
         outs = []
         for reverse, direction in enumerate(layer):
-            for other in direction:
-                torch._check(
-                    other is None or other.dtype == x.dtype,
-                    lambda: f"a recurrent network takes tensors of one dtype, not {x.dtype} and {other.dtype}",  # noqa: B023
+            others = {t.dtype for t in direction if t is not None} - {x.dtype}
+            if others:
+                raise RuntimeError(
+                    f"a recurrent network takes tensors of one dtype, not of {x.dtype} and {others.pop()}"
                 )
             states, *final = _recurrence(x, *direction, lengths, mode, bool(reverse))
             outs.append(states)
@@ -149,7 +150,7 @@ def _network(
 
 def _recurrence(*args: Any) -> list[Tensor]:
     """The states, and the last h and c if there is one."""
-    form: Callable[..., tuple[Tensor, ...]] = partial(torch.ops.torch_tpu.recurrence, keep=False)
+    form: Callable[..., Any] = partial(torch.ops.torch_tpu.recurrence, keep=False)
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         form = unrolled
     elif torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args):

@@ -242,10 +242,11 @@ def _step_gradient(
     c before.
     """
     if mode == "lstm":
-        of_gates, of_cell = _lstm_gradient(*grads, *needed)
+        of_gates, of_cell = _lstm_gradient(*grads, *needed)  # the c before and after, and the gates
         return [of_gates], None, [of_cell]
     if mode == "gru":
-        of_inputs, of_hiddens, of_old = _gru_gradient(grads[0], *_split(needed[0], 4), needed[1])
+        reset, update, new, hidden = _split(needed[0], 4)
+        of_inputs, of_hiddens, of_old = _gru_gradient(grads[0], reset, update, new, hidden, needed[1])
         return [of_hiddens, of_inputs], of_old, []
     out = needed[0]
     of_total = _through_tanh(grads[0], out) if mode == "tanh" else hlo.select(hlo.greater(out, 0), grads[0], 0)
