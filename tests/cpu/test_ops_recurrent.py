@@ -42,7 +42,7 @@ def results(module, x, lengths=None, states=None, sort=True):
         out = pad_packed_sequence(out, batch_first=module.batch_first)[0]
     found = [out, *(last if isinstance(last, tuple) else [last])]
     weights = [torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(y.shape).to(device) for y in found]
-    total = sum((y * weight).sum() for y, weight in zip(found, weights, strict=True))
+    total = sum((y * weight).abs().sum() for y, weight in zip(found, weights, strict=True))
     grads = torch.autograd.grad(total, [x, *(weight for weight in module.parameters() if weight.requires_grad)])
     return [y.detach().cpu() for y in (*found, *grads)]
 
@@ -95,6 +95,10 @@ def test_other_dtypes(kind):
     assert all(y.dtype is torch.bfloat16 for y in found)
     for y, truth in zip(found, exact, strict=True):
         assert_close(y.double(), truth, rtol=0.02, atol=0.02 * truth.abs().max().item())
+
+
+def test_complex_numbers():
+    compare(nn.RNN(3, 4, bidirectional=True, dtype=torch.complex64), 4, 2, 3)
 
 
 def test_only_some_weights_have_gradients():

@@ -175,6 +175,7 @@ def batch_norm_gather_stats(
 def recurrence(*args: Any) -> tuple[Tensor, ...]:
     *layer, keep = args
     assert not keep
+    _floating(layer[0])
     states, hy, cy = recurrent.unrolled(*layer)
     nothing = states.new_empty(0)
     return states, hy, nothing if cy is None else cy, nothing, nothing
@@ -183,6 +184,7 @@ def recurrence(*args: Any) -> tuple[Tensor, ...]:
 @reference("torch_tpu::recurrence_backward")
 def recurrence_backward(*args: Any) -> tuple[Tensor, ...]:
     grads, wanted = args[:2], args[-1]
+    _floating(grads[0])
     layer: list[Any] = [x.detach() if isinstance(x, Tensor) else x for x in args[6:-1]]
     leaves = [x.requires_grad_() for x, asked in zip(layer, wanted, strict=False) if asked]
     found = iter(torch.autograd.grad(recurrent.unrolled(*layer)[:2], leaves, grads))

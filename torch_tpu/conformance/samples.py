@@ -57,10 +57,12 @@ def _recurrence(t: Maker) -> Call:
 
 
 def _recurrence_backward(t: Maker) -> Call:
-    layer = t(4, 2, 3), t(2, 5), None, t(5, 3), t(5, 5), t(5), t(5), None, torch.tensor([4, 2]), "tanh", True
+    """Of numbers above zero: no sums whose terms cancel, of which less is left than was rounded."""
+    x, hx, *weights = (t(*shape, low=0.1, high=0.5) for shape in ((4, 2, 3), (2, 5), (5, 3), (5, 5), (5,), (5,)))
+    layer = x, hx, None, *weights, None, torch.tensor([4, 2]), "relu", True
+    grads = t(4, 2, 5, low=0.1, high=0.5), t(2, 5, low=0.1, high=0.5), None
     states, nothing = recurrent.unrolled(*layer)[0].detach(), t(0)
-    wanted = [True, True, False, True, True, True, True, False]
-    return Call(t(4, 2, 5), t(2, 5), None, states, nothing, nothing, *layer, wanted)
+    return Call(*grads, states, nothing, nothing, *layer, [True, True, False, True, True, True, True, False])
 
 
 def _steps(t: Maker) -> list[torch.Tensor]:

@@ -2,7 +2,8 @@
 
 PyTorch's own definitions call a cell for each step, hundreds of operators. Here a direction of a layer is one operator,
 `torch_tpu::recurrence`, whose lowering is a loop; layers, directions, dropout and packed sequences are built around it from
-ordinary operators. `unrolled` says what it means, and is how it is differentiated a second time or in forward mode.
+ordinary operators. `unrolled` says what it means; it is how complex numbers are served, and how it is differentiated a
+second time or in forward mode.
 """
 
 from __future__ import annotations
@@ -151,9 +152,10 @@ def _network(
 def _recurrence(*args: Any) -> list[Tensor]:
     """The states, and the last h and c if there is one."""
     form: Callable[..., Any] = partial(torch.ops.torch_tpu.recurrence, keep=False)
-    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+    x: Tensor = args[0]
+    if x.is_complex() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         form = unrolled
-    elif torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args):
+    elif torch.is_grad_enabled() and any(isinstance(arg, Tensor) and arg.requires_grad for arg in args):
         form = _Recurrence.apply
     states, hy, cy = form(*args)[:3]
     return [states, hy] if args[2] is None else [states, hy, cy]
