@@ -321,11 +321,11 @@ bool is_view(const c10::FunctionSchema& schema) {
   return false;
 }
 
-// Operators that a backend must answer for: all but those that PyTorch defines by others with their gradients, the views
-// (their composite kernels do) and what device.cpp registers.
+// Operators that a backend must answer for, and this package's own: all but those that PyTorch defines by others with
+// their gradients, the views (their composite kernels do) and what device.cpp registers.
 bool wants_kernel(const c10::OperatorHandle& handle, const std::unordered_set<std::string>& skipped) {
   const auto& name = handle.operator_name();
-  if (name.name.rfind("aten::", 0) != 0) return false;
+  if (name.name.rfind("aten::", 0) != 0 && name.name.rfind("torch_tpu::", 0) != 0) return false;
   const auto full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
   if (skipped.count(full) || is_view(handle.schema()) || handle.hasTag(at::Tag::inplace_view)) return false;
   if (handle.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) return false;
@@ -335,8 +335,10 @@ bool wants_kernel(const c10::OperatorHandle& handle, const std::unordered_set<st
 }
 
 int64_t register_kernels(const std::unordered_set<std::string>& skipped) {
-  static auto& library =
-      *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  auto library_for = [](const char* space) {
+    return new torch::Library(torch::Library::IMPL, space, c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  };
+  static auto &aten = *library_for("aten"), &own = *library_for("torch_tpu");
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
     auto handle = c10::Dispatcher::singleton().findOp(name);
     if (!handle || !handle->hasSchema() || !wants_kernel(*handle, skipped)) continue;
@@ -351,6 +353,7 @@ int64_t register_kernels(const std::unordered_set<std::string>& skipped) {
     }
     op->is_copy = name.name == "aten::copy_" && name.overload_name.empty();
     op->is_foreach = name.name.rfind("aten::_foreach_", 0) == 0;
+    auto& library = name.name.rfind("aten::", 0) == 0 ? aten : own;
     library.impl(name.overload_name.empty() ? name.name.c_str() : (name.name + "." + name.overload_name).c_str(),
                  torch::CppFunction::makeFromBoxedKernel(
                      c10::BoxedKernel::makeFromFunctor<Kernel>(std::make_unique<Kernel>(op))));

@@ -34,7 +34,7 @@ FOLDERS = {
     "torch_tpu/kernels": 2000,
     "torch_tpu/optim": 700,
     "torch_tpu/profiler": 800,
-    "torch_tpu/conformance": 3100,
+    "torch_tpu/conformance": 3150,
     "torch_tpu/numerics": 850,
     "torch_tpu/linter": 2500,
     "torch_tpu/migrate": 800,

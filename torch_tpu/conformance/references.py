@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torch_tpu.device import recurrent
 from torch_tpu.ops import registry
 
 REFERENCES: dict[str, Callable[..., Any]] = {}
@@ -167,6 +168,27 @@ def batch_norm_gather_stats(
     running_mean.lerp_(mean, momentum)
     running_var.lerp_(squares / (share.sum() - 1), momentum)
     return mean, (squares / share.sum() + eps).rsqrt()
+
+
+@reference("torch_tpu::recurrence")
+@torch.no_grad()
+def recurrence(*args: Any) -> tuple[Tensor, ...]:
+    *layer, keep = args
+    assert not keep
+    _floating(layer[0])
+    states, hy, cy = recurrent.unrolled(*layer)
+    nothing = states.new_empty(0)
+    return states, hy, nothing if cy is None else cy, nothing, nothing
+
+
+@reference("torch_tpu::recurrence_backward")
+def recurrence_backward(*args: Any) -> tuple[Tensor, ...]:
+    grads, wanted = args[:2], args[-1]
+    _floating(grads[0])
+    layer: list[Any] = [x.detach() if isinstance(x, Tensor) else x for x in args[6:-1]]
+    leaves = [x.requires_grad_() for x, asked in zip(layer, wanted, strict=False) if asked]
+    found = iter(torch.autograd.grad(recurrent.unrolled(*layer)[:2], leaves, grads))
+    return tuple(next(found).detach() if asked else grads[0].new_empty(0) for asked in wanted)
 
 
 @reference("_thnn_fused_lstm_cell")

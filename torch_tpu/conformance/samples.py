@@ -10,6 +10,8 @@ import torch
 from torch.testing import make_tensor
 from torch.testing._internal.opinfo.core import SampleInput as Call
 
+from torch_tpu.device import recurrent
+
 
 @dataclass(frozen=True)
 class Maker:
@@ -47,6 +49,20 @@ class Maker:
 
 
 Table = dict[str, Callable[[Maker], Call]]
+
+
+def _recurrence(t: Maker) -> Call:
+    weights = t(20, 3), t(20, 5), t(20), t(20), None
+    return Call(t(4, 2, 3), t(2, 5), t(2, 5), *weights, torch.tensor([4, 2]), "lstm", False, False)
+
+
+def _recurrence_backward(t: Maker) -> Call:
+    """Of numbers above zero: no sums whose terms cancel, of which less is left than was rounded."""
+    x, hx, *weights = (t(*shape, low=0.1, high=0.5) for shape in ((4, 2, 3), (2, 5), (5, 3), (5, 5), (5,), (5,)))
+    layer = x, hx, None, *weights, None, torch.tensor([4, 2]), "relu", True
+    grads = t(4, 2, 5, low=0.1, high=0.5), t(2, 5, low=0.1, high=0.5), None
+    states, nothing = recurrent.unrolled(*layer)[0].detach(), t(0)
+    return Call(*grads, states, nothing, nothing, *layer, [True, True, False, True, True, True, True, False])
 
 
 def _steps(t: Maker) -> list[torch.Tensor]:
@@ -332,6 +348,8 @@ SAMPLES: Table = {
     "_scaled_dot_product_flash_attention_for_cpu_backward": lambda t: Call(
         t(2, 2, 3, 8), *_attended(t), 0.0, False
     ),
+    "torch_tpu::recurrence": _recurrence,
+    "torch_tpu::recurrence_backward": _recurrence_backward,
     "_thnn_fused_gru_cell": lambda t: Call(t(2, 12), t(2, 12), t(2, 4), t(12), t(12)),
     "_thnn_fused_gru_cell_backward": lambda t: Call(t(2, 4), t(2, 20), True),
     "_thnn_fused_lstm_cell": lambda t: Call(t(2, 16), t(2, 16), t(2, 4), t(16), t(16)),

@@ -76,10 +76,11 @@ def register() -> None:
     _plug.set_hooks(hooks)
     _plug.register_device()
     _plug.register_graphs()
+    from torch_tpu.device import backend, collectives, imports, module, patches, recurrent
+
+    recurrent.register()
     _plug.register_kernels(SKIPPED)
     _plug.register_sparse()
-    from torch_tpu.device import backend, collectives, imports, module, patches
-
     torch._register_device_module("tpu", module.make())
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     # What an uninitialized parameter lets be done to it, as `cuda`.

@@ -185,7 +185,7 @@ def adding_to(
 
     def named(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def register(function: Callable[..., Any]) -> Callable[..., Any]:
-            table.update(dict.fromkeys((f"aten::{name}" for name in names), function))
+            table.update(dict.fromkeys((name if "::" in name else f"aten::{name}" for name in names), function))
             return function
 
         return register
