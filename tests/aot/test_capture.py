@@ -313,6 +313,42 @@ def test_a_script_fills_the_cache_without_a_tpu(tmp_path):
     assert sum(path.is_file() for path in tmp_path.rglob("*")) >= int(compiles)
 
 
+LOOP = """
+import torch
+from torch_tpu.runtime import platform
+model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.GELU(), torch.nn.Linear(32, 8)).to("tpu")
+optimizer = torch.optim.AdamW(model.parameters())
+optimizer.register_step_post_hook(lambda optimizer, *_: optimizer.zero_grad())
+x = torch.ones(4, 64).to("tpu")
+for _ in range(3):
+    torch.tpu.synchronize()
+    platform.client().started.clear()
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    torch.tpu.synchronize()
+    print(*(program.key for program in platform.client().started))
+"""
+
+
+def test_a_loop_runs_the_programs_that_were_captured():
+    """On the device that is not there: the keys are those of the disk cache."""
+    where = {"TORCH_TPU_TOPOLOGY": "v5e-1", "TORCH_TPU_DEFER_AND_FUSE": "1"}
+    run = subprocess.run([sys.executable, "-c", LOOP], env=os.environ | where, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.GELU(), torch.nn.Linear(32, 8))
+    captured = [
+        aot.compile(model, (torch.ones(4, 64),), "v5e-1", optimizer=torch.optim.AdamW, loss=mean, warm_up=number).runs
+        for number in range(3)
+    ]
+    assert [line.split() for line in run.stdout.splitlines()] == [[program.key for program in runs] for runs in captured]
+    assert captured[0] and captured[1] == captured[2] != captured[0]
+
+
+def mean(answer):
+    return answer.square().mean()
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpoints_save_memory(reentrant):
     """What a checkpoint computes again is computed again, not found by the compiler among what was there before."""
