@@ -172,7 +172,7 @@ def test_what_does_not_fit_is_explained(config, tmp_path):
     done = run("--model", large, "--topology", "v5e-1", "--mode", "prefill", "--seq", 128, "--html", page)
     assert done.exit_code == 1, done.output
     said = " ".join(done.output.split())  # lines are as wide as the terminal
-    assert "too much" in said and "what it is given takes most (weights, optimizer state, the batch)" in said
+    assert "too much" in said and "what it is given (weights, optimizer state, the batch) takes" in said
     assert "bf16[65536,16384]" in said
     assert "CompileTimeHbmOom" in page.read_text()
 
