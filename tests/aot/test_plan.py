@@ -332,6 +332,11 @@ def test_a_loss_in_a_dictionary(module):
         (("--model", "planned_module:model", "--sweep", "batch=x"), "is no sweep"),
         (("--model", "planned_module:model", "--sweep", "layers=1"), "'layers' cannot be swept"),
         (("--model", "planned_module:model", "--price", "v6e"), "write USD for a chip-hour, such as v6e=1.89"),
+        (
+            ("--model", "planned_module:model", "--price", "/no.toml"),
+            "'/no.toml' is neither a price, such as v6e=1.89,",
+        ),
+        (("--model", "/no.json"), "cannot plan: /no.json is not there"),
         (("--model", "planned_module:model", "--json", "/nowhere/x.json"), "/nowhere/x.json cannot be written"),
         (("--model", "planned_module:model", "--html", "."), ". cannot be written"),
     ],
