@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from pathlib import Path
+from threading import Event
 from typing import IO, Any, Protocol, TypeVar
 
 Case = TypeVar("Case", bound=Hashable)
@@ -81,7 +82,7 @@ def run(pool: Pool, chosen: Sequence[Case], progress: Callable[[Any], None] = la
     for case in chosen:
         if case not in done:
             waiting.put(case)
-    lock, stopped = threading.Lock(), threading.Event()
+    lock, stopped = threading.Lock(), Event()
     with _open(pool) as file:
 
         def record(result: Outcome) -> None:
@@ -142,18 +143,12 @@ def results_in(lines: Iterable[str], parse: Callable[[dict[str, Any]], Any]) -> 
 class _Worker(threading.Thread):
     """Feeds one process, and starts another where it crashes, hangs or has done its batch."""
 
-    def __init__(
-        self,
-        pool: Pool,
-        waiting: queue.SimpleQueue[Any],
-        record: Callable[[Any], None],
-        stopped: threading.Event,
-    ):
+    def __init__(self, pool: Pool, waiting: queue.SimpleQueue[Any], record: Callable[[Any], None], stopped: Event):
         super().__init__(daemon=True)
         self.pool, self.waiting, self.record, self.stopped = pool, waiting, record, stopped
         self.context = multiprocessing.get_context("spawn")
         self.error: RuntimeError | None = None
-        self.finished = threading.Event()
+        self.finished = Event()
         """Python 3.11 takes a thread for ended if an interrupt came while it was joined."""
         self.process: Any = None
         self.connection: Any = None
