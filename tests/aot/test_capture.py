@@ -137,6 +137,11 @@ def test_large_models_take_no_memory():
     assert compiled.programs[0].built.memory.arguments > 32 << 30
 
 
+def test_what_cannot_be_called_is_refused():
+    with pytest.raises(TypeError, match="a function or a module, and then its arguments, not 3"):
+        aot.compile(3, ())
+
+
 def test_what_does_not_fit_is_refused_with_the_compilers_reason():
     x = torch.empty(1 << 17, 1 << 17, device="meta")
     compiled = aot.compile(lambda x: x.sin().cumsum(0), (x,), "v5e-1")

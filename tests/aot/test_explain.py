@@ -43,7 +43,8 @@ def test_arguments_that_do_not_fit(generation):
     assert failure.needed == pytest.approx(needed, rel=0.001)
     assert failure.available == pytest.approx(CHIPS[generation].usable_hbm, abs=0.01 * GIB)
     assert failure.exceeds_by == failure.needed - failure.available
-    assert "what it is given takes most (weights, optimizer state, the batch)" in failure.do
+    assert "what it is given (weights, optimizer state, the batch) takes" in failure.do
+    assert "several" in failure.do and "smaller batch" not in failure.do
     assert f"{failure.exceeds_by / GIB:.2f} GiB too much" in failure.headline
     groups = {group.kind: group for group in assignment.largest}
     assert groups["argument"].count == 2 and groups["argument"].shape == f"bf16[{rows},16384]"
@@ -56,13 +57,37 @@ def test_temporaries_that_do_not_fit():
 
     failure, assignment, program = captured(attend, empty(1 << 17, 64))
     assert failure.needed > 32 * GIB
-    assert "smaller batch" in failure.do
+    assert "smaller batch" in failure.do and "recompute" not in failure.do
     (group,) = (group for group in assignment.largest if group.kind == "temporary")
     assert group.shape == "bf16[131072,131072]" and group.nbytes == 32 * GIB
     place = Places(program.text).find(group.source)
     assert place.operator == "aten_mm"
     line = attend.__code__.co_firstlineno + 1
     assert re.fullmatch(rf".*test_explain\.py:{line} in attend", place.line)
+
+
+def test_weights_alone_do_not_fit_whatever_the_batch():
+    """Also where temporaries take more: no batch is small enough."""
+    arguments = 46 * GIB
+    error = "E1000: CompileTimeHbmOom: Used (110.00G) exceeds available HBM (31.25G)"
+    failure = explain.explain(error, "", buffers.Assignment(arguments, 0, 2 * arguments, ()))
+    assert "takes 46.00 GiB by itself" in failure.do and "several" in failure.do
+    assert "batch or" not in failure.do and "recompute" not in failure.do
+    assert "smaller batch" in explain.explain(error, "", buffers.Assignment(GIB, 0, 109 * GIB, ())).do
+    given = explain.explain(error, "", buffers.Assignment(30 * GIB, 0, 20 * GIB, ())).do
+    assert "what it is given takes most (weights, optimizer state, the batch)" in given
+
+
+def test_activations_are_recomputed_where_there_is_a_backward_pass():
+    def attend(x):
+        return (x @ x.t()).softmax(-1) @ x
+
+    def train(x):
+        attend(x).sum().backward()
+
+    x = empty(1 << 17, 64).requires_grad_()
+    assert "recompute activations" in aot.compile(train, x).report.failure.do
+    assert "recompute" not in aot.compile(attend, x).report.failure.do
 
 
 def module(result: str, *operation: str) -> str:

@@ -172,7 +172,7 @@ def test_what_does_not_fit_is_explained(config, tmp_path):
     done = run("--model", large, "--topology", "v5e-1", "--mode", "prefill", "--seq", 128, "--html", page)
     assert done.exit_code == 1, done.output
     said = " ".join(done.output.split())  # lines are as wide as the terminal
-    assert "too much" in said and "what it is given takes most (weights, optimizer state, the batch)" in said
+    assert "too much" in said and "what it is given (weights, optimizer state, the batch) takes" in said
     assert "bf16[65536,16384]" in said
     assert "CompileTimeHbmOom" in page.read_text()
 
@@ -332,6 +332,11 @@ def test_a_loss_in_a_dictionary(module):
         (("--model", "planned_module:model", "--sweep", "batch=x"), "is no sweep"),
         (("--model", "planned_module:model", "--sweep", "layers=1"), "'layers' cannot be swept"),
         (("--model", "planned_module:model", "--price", "v6e"), "write USD for a chip-hour, such as v6e=1.89"),
+        (
+            ("--model", "planned_module:model", "--price", "/no.toml"),
+            "'/no.toml' is neither a price, such as v6e=1.89,",
+        ),
+        (("--model", "/no.json"), "cannot plan: /no.json is not there"),
         (("--model", "planned_module:model", "--json", "/nowhere/x.json"), "/nowhere/x.json cannot be written"),
         (("--model", "planned_module:model", "--html", "."), ". cannot be written"),
     ],

@@ -5,7 +5,11 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import signal
+import subprocess
+import sys
 import textwrap
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -185,7 +189,7 @@ def test_crashes_and_hangs_are_results(tmp_path, monkeypatch):
         textwrap.dedent("""
             import os, time
             from torch_tpu.conformance import runner
-            def run_case(info, case, device, limit):
+            def run_case(info, case, *rest):
                 time.sleep(60) if case.op == "sgn" else os._exit(7)
             runner.run_case = run_case
         """)
@@ -194,6 +198,53 @@ def test_crashes_and_hangs_are_results(tmp_path, monkeypatch):
     plan = suite.Plan(ops=("sgn", "sign"), dtypes=("float32",), phases=("forward",), timeout=2)
     statuses = [r.status for r in suite.run(plan, suite.cases(plan))]
     assert statuses == ["timeout", "crashed"]
+
+
+@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["the parent", "all of the terminal"])
+def test_an_interrupted_run_records_nothing_of_what_was_under_way(tmp_path, send):
+    (tmp_path / "slow.py").write_text(
+        textwrap.dedent("""
+        import dataclasses, pathlib, sys, time
+        from torch_tpu.conformance import pool
+
+        @dataclasses.dataclass
+        class Outcome:
+            case: int
+            status: str = "passed"
+            to_json = dataclasses.asdict
+
+        def serve(connection, seconds):
+            connection.send("ready")
+            while True:
+                case = connection.recv()
+                if case:
+                    time.sleep(seconds)
+                connection.send(Outcome(case))
+
+        if __name__ == "__main__":
+            how = pool.Pool(
+                serve=serve, arguments=(float(sys.argv[1]),), failure=lambda case, status, reason: Outcome(case, status),
+                parse=lambda row: Outcome(**row), workers=2, output=pathlib.Path("results"),
+            )
+            pool.run(how, range(4))
+        """)
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "slow.py"]
+    process = subprocess.Popen(
+        [*command, "60"], cwd=tmp_path, env=environment, start_new_session=True, stderr=subprocess.PIPE
+    )
+    results = tmp_path / "results"
+    until = time.monotonic() + 60
+    while time.monotonic() < until and (not results.exists() or len(results.read_text().splitlines()) < 2):
+        time.sleep(0.1)
+    time.sleep(1)  # the other process has started by then
+    send(process.pid, signal.SIGINT)
+    process.communicate(timeout=20)  # until no process has the pipe
+    assert process.returncode == -signal.SIGINT
+    assert [json.loads(line) for line in results.read_text().splitlines()[1:]] == [{"case": 0, "status": "passed"}]
+    subprocess.run([*command, "0"], cwd=tmp_path, env=environment, check=True, timeout=60)
+    assert sorted(json.loads(line)["case"] for line in results.read_text().splitlines()[1:]) == [0, 1, 2, 3]
 
 
 @pytest.mark.slow

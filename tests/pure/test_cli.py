@@ -188,7 +188,8 @@ def test_cache_commands_say_what_is_wrong(empty_cache, tmp_path):
     (tmp_path / "file").write_text("no programs")
     done = CliRunner().invoke(app, ["cache", "import", str(tmp_path / "file")])
     assert done.exit_code == 1 and "was not written by" in done.output
-    assert CliRunner().invoke(app, ["cache", "import", str(tmp_path / "nothing")]).exit_code == 1
+    done = CliRunner().invoke(app, ["cache", "import", str(tmp_path / "nothing")])
+    assert done.exit_code == 1 and done.output == f"cannot read {tmp_path / 'nothing'}: No such file or directory\n"
     with settings.override(cache=False):
         for command in (["list"], ["verify"], ["export", "x"], ["import", "x"], ["clear"]):
             done = CliRunner().invoke(app, ["cache", *command])

@@ -91,6 +91,7 @@ def test_values_that_are_read_in_a_loop(line):
         "x[x > 0] = 0",
         "batch['size'].item()",  # comes from a loader, on the host
         "batch.size.item()",
+        "(batch > 0).long()",
     ],
 )
 def test_what_may_be_in_a_loop(line):
@@ -170,6 +171,10 @@ class M(nn.Module):
         ("TPU030", "x.double()"),
         ("TPU030", "torch.zeros(3, dtype=torch.float64, device='tpu')"),
         ("TPU031", "(x > 0).long()"),
+        ("TPU031", "(x > 0).long().sum()"),
+        ("TPU031", "(x > 0).to(torch.long)"),
+        ("TPU031", "y = torch.arange(x.shape[0], dtype=torch.long, device=x.device)"),
+        ("TPU031", "y = torch.arange(x.shape[0], dtype=torch.int64, device=x.device)"),
     ],
 )
 def test_rules_for_loops(rule, line):
@@ -188,10 +193,30 @@ def test_rules_for_loops(rule, line):
         "torch.zeros(3, device=x.device)",
         "torch.zeros(3).double()",
         "x.long()",
+        "x[(x > 0).long()]",
+        "x.gather(0, (x > 0).long().unsqueeze(0))",
+        "y = (x > 0).long(); F.cross_entropy(x, y)",
+        "y = torch.arange(x.shape[0], dtype=torch.long, device=x.device); x[y, 0]",
+        "torch.arange(8, dtype=torch.long, device=x.device)",
     ],
 )
 def test_what_is_no_fault_in_loops(line):
     assert in_loop(line) == []
+
+
+def test_int64_in_what_a_loop_calls():
+    """Whether or not it is known that the parameter is a tensor."""
+    text = """
+def helper(x):
+    mask = torch.arange(x.shape[0], dtype=torch.long, device=x.device) < 3
+    return (x > 0).long().sum() + mask
+
+def train(model, loader):
+    for batch in loader:
+        model(batch).backward()
+        helper(batch)
+"""
+    assert found(text) == ["TPU031", "TPU031"]
 
 
 def test_growth_that_starts_anew_in_each_turn_is_none():

@@ -36,6 +36,7 @@ def test_names(name, pjrt, devices):
         ("v5p-96", "multiples of 64"),
         ("v5p-0", "0 chips"),
         ("v6e-2x4", "a number of chips"),
+        ("v6e-", "'v6e-' is no topology: write a generation and a number of chips, such as v6e-8"),
     ],
 )
 def test_wrong_names_say_what_there_is(name, reason):

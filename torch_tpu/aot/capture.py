@@ -98,11 +98,14 @@ def compile(
             it by its inputs.
 
     Raises:
+        TypeError: there is nothing to call.
         ValueError: there is no such topology, or the output has no loss.
         NoValueError: the function reads the value of a tensor, or the optimizer does, compiled too.
         FallbackError: an operator has no lowering.
         PlatformError: the TPU compiler is not installed.
     """
+    if not callable(function):
+        raise TypeError(f"what is compiled is a function or a module, and then its arguments, not {function!r}")
     inputs = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
     options: dict[str, Any] = {"fallback": "error"}
     if whole:

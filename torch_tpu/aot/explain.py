@@ -69,13 +69,14 @@ class Failure:
         return None if self.needed is None or self.available is None else self.needed - self.available
 
 
-def explain(error: str, text: str, assignment: Assignment | None = None) -> Failure:
+def explain(error: str, text: str, assignment: Assignment | None = None, *, backward: bool = False) -> Failure:
     """A compiler's message in words.
 
     Args:
         error: what the compiler said.
         text: the StableHLO module.
         assignment: where it put the buffers, if it got that far.
+        backward: whether the step that the module is of computes gradients.
     """
     location = _LOCATION.search(error)
     suspect = Places(text).find(location[1]) if location else None
@@ -89,7 +90,8 @@ def explain(error: str, text: str, assignment: Assignment | None = None) -> Fail
         if assignment is not None:
             needed = max(needed, assignment.total)
         headline = f"needs {gib(needed)} of HBM and has {gib(available)}: {gib(needed - available)} too much"
-        return Failure(headline, _fit(assignment), needed=needed, available=available, **common)
+        do = _fit(assignment, available, backward=backward)
+        return Failure(headline, do, needed=needed, available=available, **common)
     for pattern, meaning, do in _KNOWN:
         found = re.search(pattern, error)
         if found:
@@ -99,12 +101,18 @@ def explain(error: str, text: str, assignment: Assignment | None = None) -> Fail
     return Failure(first, do, needed=None, available=None, **common)
 
 
-def _fit(assignment: Assignment | None) -> str:
+def _fit(assignment: Assignment | None, available: int, *, backward: bool) -> str:
     """What makes a program smaller, by what takes most memory."""
-    more = "or use chips with more HBM, or spread the model over several"
+    more = "use chips with more HBM, or spread the model over several"
+    if assignment is not None and assignment.arguments > available:
+        taken = f"what it is given (weights, optimizer state, the batch) takes {gib(assignment.arguments)} by itself"
+        return f"{taken}, whatever is computed: {more}; or use a smaller dtype for it, or a smaller model"
     if assignment is not None and assignment.arguments > assignment.temporaries + assignment.outputs:
-        return f"what it is given takes most (weights, optimizer state, the batch): use a smaller dtype for it, {more}"
-    return f"use a smaller batch or shorter sequences, recompute activations (torch.utils.checkpoint), {more}"
+        return (
+            f"what it is given takes most (weights, optimizer state, the batch): use a smaller dtype for it, or {more}"
+        )
+    recompute = "recompute activations (torch.utils.checkpoint), " if backward else ""
+    return f"use a smaller batch or shorter sequences, {recompute}or {more}"
 
 
 def _bytes(number: str, unit: str) -> int:

@@ -54,6 +54,12 @@ class Places:
             if match is not None:
                 self._functions.append((number, match[1], origins.find(self._body(number + 1))))
 
+    @property
+    def has_backward(self) -> bool:
+        """Whether any of it is known to be of a backward pass."""
+        bodies = [body for _, _, body in self._functions if body is not None]
+        return any(found.is_backward for body in bodies for found in (body.origin, *body.values.values()))
+
     def _body(self, start: int) -> list[str]:
         end = start
         while end < len(self._lines) and not self._lines[end].startswith("return"):

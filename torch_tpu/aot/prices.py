@@ -49,6 +49,8 @@ def _read(item: str, source: str) -> dict[str, Price]:
     if not equals:
         if item.lower() in GENERATIONS:
             raise ValueError(f"{item!r} is no price: write USD for a chip-hour, such as {item.lower()}=1.89")
+        if not Path(item).exists():
+            raise FileNotFoundError(f"{item!r} is neither a price, such as v6e=1.89, nor a file that is there")
         return _table(Path(item))
     name = name.strip().lower()
     if name not in GENERATIONS:

@@ -205,7 +205,8 @@ def make(compiled: Compiled, price: Price | None, workload: Workload | None = No
     failed = next((program for program in programs if program.said.error), None)
     failure = None
     if failed is not None:
-        failure = explain.explain(failed.said.error, failed.planned.text, failed.assignment)
+        backward = any(program.places.has_backward for program in programs)
+        failure = explain.explain(failed.said.error, failed.planned.text, failed.assignment, backward=backward)
     work = None if failure else _work(programs)
     time = None if failure else _time(programs)
     rates = _rates(work, time, compiled, chip, price) if work and time else None

@@ -82,7 +82,10 @@ def import_from(file: Path) -> int:
         return info()
     try:
         found = cache.import_from(file)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        console.print(f"cannot read {file}: {error.strerror}", soft_wrap=True)
+        return 1
+    except ValueError as error:
         console.print(str(error), soft_wrap=True)
         return 1
     console.print(f"{found.added} programs added, {found.present} were here already")

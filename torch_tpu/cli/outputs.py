@@ -28,5 +28,7 @@ def explain(error: Exception) -> str:
     line = _frames.raised_at(error)
     if not line and not isinstance(error, (ValueError, OSError, ImportError, TpuError)):
         raise error
+    if isinstance(error, FileNotFoundError) and not line:
+        return f"{error.filename} is not there" if error.filename else str(error)
     kind = "" if isinstance(error, (ValueError, TpuError)) else f"{type(error).__name__}: "
     return f"{kind}{error}" + (f"\n  at {line}" if line else "")

@@ -6,10 +6,13 @@ import json
 import multiprocessing
 import os
 import queue
+import signal
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from pathlib import Path
+from threading import Event
 from typing import IO, Any, Protocol, TypeVar
 
 Case = TypeVar("Case", bound=Hashable)
@@ -65,6 +68,8 @@ def parse_shard(text: str) -> tuple[int, int]:
 def run(pool: Pool, chosen: Sequence[Case], progress: Callable[[Any], None] = lambda result: None) -> list[Any]:
     """Runs cases in worker processes and returns their results in the cases' order.
 
+    An interrupt ends the processes, and nothing is recorded of the cases under way.
+
     Raises:
         ValueError: the output file is of another run.
     """
@@ -77,23 +82,30 @@ def run(pool: Pool, chosen: Sequence[Case], progress: Callable[[Any], None] = la
     for case in chosen:
         if case not in done:
             waiting.put(case)
-    lock = threading.Lock()
+    lock, stopped = threading.Lock(), Event()
     with _open(pool) as file:
 
         def record(result: Outcome) -> None:
             with lock:
+                if stopped.is_set():
+                    return
                 done[result.case] = result
                 file.write(json.dumps(result.to_json()) + "\n")
                 file.flush()
                 progress(result)
 
-        workers = [_Worker(pool, waiting, record) for _ in range(max(1, pool.workers))]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-            if worker.error is not None:
-                raise worker.error
+        workers = [_Worker(pool, waiting, record, stopped) for _ in range(max(1, pool.workers))]
+        try:
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.finished.wait()
+                if worker.error is not None:
+                    raise worker.error
+        finally:
+            stopped.set()
+            for worker in workers:
+                worker.end()
     return [done[case] for case in chosen]
 
 
@@ -131,43 +143,57 @@ def results_in(lines: Iterable[str], parse: Callable[[dict[str, Any]], Any]) -> 
 class _Worker(threading.Thread):
     """Feeds one process, and starts another where it crashes, hangs or has done its batch."""
 
-    def __init__(self, pool: Pool, waiting: queue.SimpleQueue[Any], record: Callable[[Any], None]):
+    def __init__(self, pool: Pool, waiting: queue.SimpleQueue[Any], record: Callable[[Any], None], stopped: Event):
         super().__init__(daemon=True)
-        self.pool, self.waiting, self.record = pool, waiting, record
+        self.pool, self.waiting, self.record, self.stopped = pool, waiting, record, stopped
         self.context = multiprocessing.get_context("spawn")
         self.error: RuntimeError | None = None
+        self.finished = Event()
+        """Python 3.11 takes a thread for ended if an interrupt came while it was joined."""
         self.process: Any = None
         self.connection: Any = None
         self.served = 0
 
     def run(self) -> None:
+        resource_tracker.ensure_running()  # which would unblock the signal when it starts
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # processes inherit it: a terminal interrupts all
         try:
-            while True:
+            while not self.stopped.is_set():
                 self.record(self._one(self.waiting.get_nowait()))
         except queue.Empty:
-            self._stop()
+            self._close()
         except RuntimeError as error:
             self.error = error
+        finally:
+            self._close(kill=True)
+            self.finished.set()
+
+    def end(self) -> None:
+        """Kills the process, whatever it does; for the main thread, after `stopped` is set."""
+        while self.ident is not None and not self.finished.wait(0.1):
+            process = self.process
+            if process is not None and process.pid is not None:
+                process.kill()
 
     def _one(self, case: Any) -> Any:
         if self.process is not None and self.pool.batch and self.served >= self.pool.batch:
-            self._stop()
+            self._close()
         if self.process is None:
-            self._start()
+            self._open()
         try:
             self.connection.send(case)
             if not self.connection.poll(self.pool.timeout):
-                self._stop(kill=True)
+                self._close(kill=True)
                 return self.pool.failure(case, "timeout", f"took more than {self.pool.timeout:g} s")
             self.served += 1
             return self.connection.recv()
         except (EOFError, OSError):
             self.process.join()
             code = self.process.exitcode
-            self._stop()
+            self._close()
             return self.pool.failure(case, "crashed", f"the process ended with {code}")
 
-    def _start(self) -> None:
+    def _open(self) -> None:
         self.connection, theirs = self.context.Pipe()
         arguments = (theirs, *self.pool.arguments)
         self.process = self.context.Process(target=self.pool.serve, args=arguments, daemon=True)
@@ -181,7 +207,7 @@ class _Worker(threading.Thread):
         except EOFError:
             raise RuntimeError("a worker process did not start; its error is above") from None
 
-    def _stop(self, *, kill: bool = False) -> None:
+    def _close(self, *, kill: bool = False) -> None:
         if self.process is None:
             return
         if kill:

@@ -17,6 +17,9 @@ import torch
 from torch_tpu import _frames
 from torch_tpu.hlo.core import current
 
+_BACKWARD, _OF_BACKWARD = "backward, ", ", backward"
+"""How the line of something in a gradient begins, or ends."""
+
 
 class Origin(NamedTuple):
     """What a program was made for."""
@@ -25,6 +28,11 @@ class Origin(NamedTuple):
     """The program's name, such as "aten_mm"."""
     line: str
     """The user's line, "model.py:12 in forward", or which part of the gradient: "backward, AddmmBackward0"."""
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether it is part of a gradient."""
+        return self.line.startswith(_BACKWARD) or self.line.endswith(_OF_BACKWARD)
 
 
 class Body(NamedTuple):
@@ -43,7 +51,7 @@ def note(name: str, lines: Sequence[str], values: Mapping[int, Origin]) -> None:
     """Called where a program's body is finished."""
     if recording:
         node = torch._C._current_autograd_node()
-        line = _frames.caller() if node is None else f"backward, {node.name()}"
+        line = _frames.caller() if node is None else f"{_BACKWARD}{node.name()}"
         _bodies.setdefault(_digest(lines), Body(Origin(name, line), values))
 
 
@@ -60,7 +68,8 @@ def of_node(node: Any) -> Iterator[None]:
     if line:
         schema = getattr(node.target, "_schema", None)
         name = node.target.__name__ if schema is None else schema.name.replace("::", "_")
-        found = Origin(name, f"{line}, backward" if node.meta.get("partitioner_tag") == "is_backward" else line)
+        backward = node.meta.get("partitioner_tag") == "is_backward"
+        found = Origin(name, f"{line}{_OF_BACKWARD}" if backward else line)
         for number in range(before + 1, function.num_values + 1):
             function.sources.setdefault(number, found)
 

@@ -31,8 +31,8 @@ class Checks:
         add: takes each finding and the first and last line of what it is about.
     """
 
-    def __init__(self, file: str, add: Callable[[Finding, int, int], None]):
-        self.file = file
+    def __init__(self, file: str, tree: ast.Module, add: Callable[[Finding, int, int], None]):
+        self.file, self.tree = file, tree
         self._add = add
         self._moved: set[int] = set()
         """Calls that were reported as part of another one."""
@@ -247,9 +247,12 @@ class Checks:
             self.report(rules.Float64, node, "a TPU emulates float64", "use float32, or .cpu() first")
         where = flow.step()
         to_int64 = named in ("torch.int64", "torch.long") or (call.method == "long" and not call.args)
-        mask = call.receiver is not None and call.receiver.is_mask
-        counter = call.callee.name in ("torch.zeros", "torch.ones") and not _is_small(call.args)
-        if to_int64 and where and _on_device(result) and (mask or counter):
+        receiver = call.receiver
+        compared = isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Compare)
+        mask = receiver is not None and receiver.may_be_on_device and (receiver.is_mask or compared)
+        counter = call.callee.name in _COUNTING and not _is_small(call.args) and _on_device(result)
+        body = self.tree if flow.function is None else flow.function.node
+        if to_int64 and where and (mask or counter) and id(node) not in syntax.wanted_as_int64(body):
             self.report(rules.Int64, node, f"int64 is emulated, {where}", "use torch.int32")
 
     def _heads(self, flow: Expressions, node: ast.Call, call: Call) -> None:
@@ -340,6 +343,7 @@ class Checks:
             self._report_size(node, f"`{_shortened(node)}` has a size that depends on values, {where}")
 
 
+_COUNTING = frozenset({"torch.zeros", "torch.ones", "torch.arange"})
 _FLOAT64 = frozenset({"torch.float64", "torch.double", "torch.complex128", "torch.cdouble"})
 
 

@@ -231,7 +231,8 @@ class Expressions:
             return HOST
         if any(side.is_tensor for side in sides):
             return Value("tensor", values.place_of(sides), True)
-        return UNKNOWN if any(side.kind == "unknown" for side in sides) else HOST
+        places = {side.place for side in sides if side.kind == "unknown"}
+        return HOST if not places else Value(place="host" if places == {"host"} else "unknown")
 
     def _IfExp(self, node: ast.IfExp) -> Value:
         what = self.guarded(node.test)

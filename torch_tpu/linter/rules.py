@@ -268,8 +268,9 @@ class Float64(Rule, id="TPU030", severity="warning"):
 class Int64(Rule, id="TPU031", severity="note"):
     """int64 where int32 would do, in a loop or in `forward`.
 
-    A TPU computes in 32 bits; int64 is emulated on pairs and takes twice the memory. Masks and counters that are made
-    int64 can be int32. Indices that PyTorch wants as int64 (targets of a loss, `gather`, `scatter`) are not reported.
+    A TPU computes in 32 bits; int64 is emulated on pairs and takes twice the memory. Masks, counters and ranges that
+    are made int64 can be int32. Indices and targets (`x[i]`, `gather`, `scatter`, losses) are not reported: PyTorch wants
+    most of them as int64.
     """
 
 

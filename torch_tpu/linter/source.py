@@ -29,7 +29,8 @@ def check_text(text: str, file: str = "<string>", selection: Selection | None = 
     if "\0" in text:
         return _unreadable(file, 1, 1, "this is not Python: there are null bytes in it", wanted)
     try:
-        Flow(ast.parse(text, filename=file), Checks(file, add)).run()
+        tree = ast.parse(text, filename=file)
+        Flow(tree, Checks(file, tree, add)).run()
     except SyntaxError as error:
         return _unreadable(file, error.lineno or 1, error.offset or 1, f"this is not Python: {error.msg}", wanted)
     except RecursionError:

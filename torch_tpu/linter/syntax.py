@@ -23,6 +23,11 @@ _WORK = frozenset({"backward", "zero_grad", "optimizer_step", "mark_step", "forw
 _WORK_NAMES = ("model", "net", "train_step", "step_fn", "training_step")
 MANY_STEPS = frozenset({"generate", "fit", "train", "evaluate", "predict", "main"})
 """Functions a call of which is many steps."""
+_INT64 = (
+    "gather", "scatter", "take", "index_add", "index_copy", "index_fill", "index_reduce", "index_put", "one_hot",
+    "cross_entropy", "nll", "loss", "criterion",
+)  # fmt: skip
+"""Parts of the names of functions that want indices, or targets, of int64."""
 _LOOP_FUNCTIONS = ("train_one", "train_epoch", "run_epoch", "evaluate", "validate")
 
 
@@ -180,6 +185,49 @@ def has_forward(node: ast.ClassDef) -> bool:
 
 def is_generator(node: ast.AST) -> bool:
     return any(isinstance(item, (ast.Yield, ast.YieldFrom)) for item in own_nodes(node))
+
+
+def wanted_as_int64(body: ast.AST) -> frozenset[int]:
+    """The ids of the expressions in a function, or a file, that are indices or targets, by themselves or by a name."""
+    found: frozenset[int] | None = vars(body).get("_wanted_as_int64")
+    if found is None:
+        found = vars(body)["_wanted_as_int64"] = frozenset(_wanted_as_int64(own_nodes(body)))
+    return found
+
+
+def _wanted_as_int64(nodes: Sequence[ast.AST]) -> Iterator[int]:
+    names = set()
+    todo: list[ast.expr] = []
+    for node in nodes:
+        if isinstance(node, ast.Subscript):
+            todo.append(node.slice)
+        elif isinstance(node, ast.Call) and any(part in _called(node).lower() for part in _INT64):
+            todo += [*node.args, *(keyword.value for keyword in node.keywords)]
+    for _ in range(2):  # what is there, and what the names that are there were given
+        while todo:
+            item = todo.pop()
+            yield id(item)
+            if isinstance(item, ast.Name):
+                names.add(item.id)
+            todo += _made_of(item)
+        todo = [node.value for node in nodes if isinstance(node, ast.Assign) and names & names_in(node.targets[0])]
+
+
+def _called(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def _made_of(node: ast.expr) -> list[ast.expr]:
+    """What an expression is another form of."""
+    if isinstance(node, ast.Call):
+        return [node.func.value] if isinstance(node.func, ast.Attribute) else []
+    if isinstance(node, ast.Subscript):
+        return [node.value]
+    if isinstance(node, (ast.Tuple, ast.List)):
+        return node.elts
+    if isinstance(node, ast.IfExp):
+        return [node.body, node.orelse]
+    return [node.left, node.right] if isinstance(node, ast.BinOp) else []
 
 
 def called_methods(node: ast.AST) -> dict[str, set[str]]:

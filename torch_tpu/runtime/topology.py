@@ -56,10 +56,10 @@ class Topology:
             return name
         if not isinstance(name, str):
             raise TypeError(f"a topology is a generation and a number of chips, such as 'v6e-8', not {name!r}")
-        generation, _, count = name.strip().lower().replace("tpu7x", "v7x").partition("-")
+        generation, dash, count = name.strip().lower().replace("tpu7x", "v7x").partition("-")
         if generation not in GENERATIONS:
             raise ValueError(f"there is no TPU generation {generation!r}; there are: {', '.join(GENERATIONS)}")
-        if count and not count.isdecimal():
+        if dash and not count.isdecimal():
             raise ValueError(
                 f"{name!r} is no topology: write a generation and a number of chips, such as {generation}-8"
             )

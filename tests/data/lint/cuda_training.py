@@ -43,7 +43,7 @@ class Model(nn.Module):
 
     def forward(self, tokens):
         x = self.embed(tokens)
-        lengths = (tokens != 0).long().sum(-1)
+        lengths = (tokens != 0).long().sum(-1)  # expect TPU031
         x = x.double() * lengths.max().item()  # expect TPU001 TPU030
         return self.head(x.float())
 
