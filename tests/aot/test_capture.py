@@ -346,7 +346,9 @@ def test_a_loop_runs_the_programs_that_were_captured():
         aot.compile(model, (torch.ones(4, 64),), "v5e-1", optimizer=torch.optim.AdamW, loss=mean, warm_up=number).runs
         for number in range(3)
     ]
-    assert [line.split() for line in run.stdout.splitlines()] == [[program.key for program in runs] for runs in captured]
+    assert [line.split() for line in run.stdout.splitlines()] == [
+        [program.key for program in runs] for runs in captured
+    ]
     assert captured[0] and captured[1] == captured[2] != captured[0]
 
 

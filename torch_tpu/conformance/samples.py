@@ -59,7 +59,7 @@ def _recurrence(t: Maker) -> Call:
 def _recurrence_backward(t: Maker) -> Call:
     """Of numbers above zero: no sums whose terms cancel, of which less is left than was rounded."""
     x, hx, *weights = (t(*shape, low=0.1, high=0.5) for shape in ((4, 2, 3), (2, 5), (5, 3), (5, 5), (5,), (5,)))
-    layer = x, hx, None, *weights, None, torch.tensor([4, 2]), "relu", True
+    layer: tuple[Any, ...] = (x, hx, None, *weights, None, torch.tensor([4, 2]), "relu", True)
     grads = t(4, 2, 5, low=0.1, high=0.5), t(2, 5, low=0.1, high=0.5), None
     states, nothing = recurrent.unrolled(*layer)[0].detach(), t(0)
     return Call(*grads, states, nothing, nothing, *layer, [True, True, False, True, True, True, True, False])
