@@ -85,8 +85,8 @@ def compile(
             matter. Modules in them are replaced as `function` is.
         topology: as `device`.
         optimizer: makes the captured step a training step: called with the module's parameters, such as
-            `torch.optim.AdamW`. Gradients are freed before its end, by a hook of the optimizer. An optimizer that reads values, such as Adafactor, is
-            captured as `torch.compile` makes it.
+            `torch.optim.AdamW`. Gradients are freed before its end, by a hook of the optimizer. An optimizer that reads
+            values, such as Adafactor, is captured as `torch.compile` makes it.
         loss: of the module's output; by default its `loss`, an attribute or an item, or the output itself.
         data_parallel: the module trains under DistributedDataParallel, on every device of the topology, and `inputs` are
             one device's share.
