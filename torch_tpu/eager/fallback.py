@@ -48,7 +48,8 @@ def run(op: OpOverload, args: list[Any], reason: str, *, valid: bool = False) ->
     try:
         answer = _call(op, host_args)
     except Exception as error:  # what the CPU raises for a call that is wrong
-        error.add_note(f"in {name}({', '.join(map(errors.describe, args))}) on tpu")
+        if settings.eager_mode != "debug":  # which knows the line too
+            error.add_note(errors.message(f"raised by {name}", inputs=[arg for arg in args if arg is not None]))
         raise
     reasons[name] = reason
     first = counters.fallback(name)
