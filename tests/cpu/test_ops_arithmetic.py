@@ -238,7 +238,7 @@ def test_casts_to_the_exponent_alone_are_the_cpus(source):
         *([] if source is torch.int32 else [math.inf, -math.inf, math.nan]),
     ]
     if source in (torch.float32, torch.float64, torch.bfloat16):
-        numbers += [2.0**127, 1.9 * 2.0**127, 2.0**-126]
+        numbers += [2.0**127, 1.9 * 2.0**127, 2.0**-126, 2.0**-127]
     x = torch.tensor(numbers).to(source)
     made = x.tpu().to(torch.float8_e8m0fnu)
     assert torch.equal(made.cpu().view(torch.uint8), x.to(torch.float8_e8m0fnu).view(torch.uint8))
