@@ -13,6 +13,8 @@ import time
 import pytest
 import torch
 
+from torch_tpu.runtime import interrupts
+
 
 def child(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs a program of its own."""
@@ -294,3 +296,19 @@ def test_a_platform_that_is_absent(platform):
     if done.returncode == 1 and "AssertionError" in done.stderr:
         pytest.skip(f"this machine may have a {platform}")
     assert_ends_well(done, "PlatformError True")
+
+
+def test_an_interrupt_while_the_thread_starts_is_waited_for_too(monkeypatch):
+    ended, start = [], threading.Thread.start
+
+    def interrupted(thread):
+        start(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(interrupts, "_left", [])
+    monkeypatch.setattr(interrupts.atexit, "register", lambda function: None)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(threading.Thread, "start", interrupted)
+        interrupts.interruptible(lambda: (time.sleep(0.5), ended.append(True)))
+    interrupts._wait()
+    assert ended

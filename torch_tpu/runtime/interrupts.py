@@ -37,8 +37,8 @@ def interruptible(work: Callable[[], T]) -> T:
             done.set_exception(error)
 
     thread = threading.Thread(target=run, name="torch_tpu compilation", daemon=True)
-    thread.start()
     try:
+        thread.start()  # which waits as well, until the thread runs
         return done.result()
     finally:
         if not done.done():
@@ -50,6 +50,8 @@ def interruptible(work: Callable[[], T]) -> T:
 def _wait() -> None:
     try:
         for thread in _left:
+            if thread.ident is None:
+                continue  # it never started
             thread.join(1)
             if thread.is_alive():
                 log.warning("waiting for XLA to end an interrupted compilation; Ctrl-C leaves at once")
