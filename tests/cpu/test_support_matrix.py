@@ -119,7 +119,10 @@ def test_what_the_compiler_refuses_is_told_of_its_own_case_only(monkeypatch):
 
 def test_programs_that_the_stored_matrix_knows_to_compile_are_not_compiled_again(monkeypatch):
     compiled = []
-    build = lambda client, planned: compiled.append(planned.text)  # noqa: E731
+
+    def build(client, planned):
+        compiled.append(planned.text)
+
     monkeypatch.setattr(torch_tpu.runtime.compile_only.CompileOnlyClient, "build", build)
     monkeypatch.setattr(abroad, "_compiled", set())
     info, case = catalog.by_name()["sub"], Case("sub", "float32", "forward", "fused", "v5e")

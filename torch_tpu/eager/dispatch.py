@@ -127,11 +127,12 @@ def miss(
     except views.OverlapError:
         raise
     except RUNTIME_ERRORS as error:
-        if name == "aten::copy_" or getattr(error, "exceeds_memory", False):
+        failure = error if isinstance(error, errors.CompileError) else None
+        if name == "aten::copy_" or (failure is not None and failure.exceeds_memory):
             raise  # what a fallback itself needs, or what the CPU's memory is no answer to
         reason = f"{type(error).__name__}: {error}"
-        lowered = isinstance(error, errors.CompileError)
-        result = fallback.run(op, args, reason, valid=lowered)  # the CPU raises its own error where the call is wrong
+        # Where the call is wrong the CPU raises its own error.
+        result = fallback.run(op, args, reason, valid=failure is not None)
         _refused[key] = reason
         return result
 
