@@ -93,7 +93,14 @@ def test_every_overload_is_classified():
 
 def test_ops_command():
     runner = CliRunner()
-    assert "lowering" in runner.invoke(app, ["ops", "add.Tensor"]).output
+    add = runner.invoke(app, ["ops", "add.Tensor"]).output
+    assert "lowering" in add and "complex64" in add
+    transform = runner.invoke(app, ["ops", "fft_fft"]).output
+    assert "fft.fft" in transform and "complex128" in transform
+    assert "bfloat16 forward: declared gap" in " ".join(
+        runner.invoke(app, ["ops", "native_layer_norm"], env={"COLUMNS": "200"}).output.split()
+    )
+    assert "no samples" in runner.invoke(app, ["ops", "_adaptive_avg_pool3d_backward"]).output
     unknown = runner.invoke(app, ["ops", "sofmax"])
     assert unknown.exit_code == 1 and "softmax" in unknown.output
     assert runner.invoke(app, ["ops", "add", "--dtype", "float31"]).exit_code == 2

@@ -7,7 +7,7 @@ import fnmatch
 from collections import Counter
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 import torch_tpu
 
@@ -37,14 +37,18 @@ def run(pattern: str, dtype: str) -> int:
         near = difflib.get_close_matches(pattern.partition(".")[0], {name.partition(".")[0] for name in names}, 6)
         console.print(f"PyTorch has no operator {pattern!r}" + (f"; near: {', '.join(near)}" if near else ""))
         return 1
-    table = Table("operator", "served as", "by", "where")
+    table = Table(*(Column(text, overflow="fold") for text in ("operator", "served as", "by", "where")))
     from torch_tpu.ops import registry
 
     for name in found:
         how = served(registry.resolve(name))
         table.add_row(name, how.kind, how.by, how.where)
     console.print(table)
-    return _samples(found, dtype) if dtype else 0
+    packets = {name.partition(".")[0] for name in found}
+    if dtype:
+        return _samples(packets, dtype)
+    _dtypes(packets)
+    return 0
 
 
 def matching(pattern: str, names: list[str]) -> list[str]:
@@ -59,11 +63,46 @@ def matching(pattern: str, names: list[str]) -> list[str]:
     return [name for name in names if name.partition(".")[0] in packets]
 
 
-def _samples(names: list[str], dtype: str) -> int:
-    """Runs PyTorch's samples of the operators whose packets are named."""
+def _dtypes(packets: set[str]) -> None:
+    """Prints what the support matrix says of the operators with these packets, in strict mode."""
+    from torch_tpu.conformance import matrix
+    from torch_tpu.conformance.catalog import HERE
+
+    columns = [("strict", HERE, phase) for phase in ("forward", "backward")]
+    found: dict[str, list[matrix.Row]] = {}
+    for row in matrix.load().rows:
+        if packets & _packets(row.op):
+            found.setdefault(row.op, []).append(row)
+    if not found:
+        console.print("the support matrix has no samples of it by itself")
+        return
+    table = Table(
+        Column("samples, as in the support matrix", overflow="fold"),
+        *(f"{phase} passes for" for _, _, phase in columns),
+        "else",
+    )
+    for op, rows in found.items():
+        passes = [", ".join(row.dtype for row in rows if row.cell(column) in matrix.PASSES) for column in columns]
+        others = [
+            f"{row.dtype} {column[2]}: {matrix.STATUSES[row.cell(column)]}"
+            for row in rows
+            for column in columns
+            if row.cell(column) in "FGW"
+        ]
+        table.add_row(op, *passes, "\n".join(others))
+    console.print(table)
+
+
+def _packets(op: str) -> set[str]:
+    """What an operator of the matrix may be called among overloads: "max.binary" is of max, "fft.fft" of fft_fft."""
+    plain = op.removeprefix("aten::").removeprefix("nn.functional.").removeprefix("special.polygamma.")
+    return {plain.partition(".")[0], plain.replace(".", "_"), plain.partition(".")[2] or plain}
+
+
+def _samples(packets: set[str], dtype: str) -> int:
+    """Runs PyTorch's samples of the operators with these packets."""
     from torch_tpu.conformance import catalog, runner
 
-    packets = {name.partition(".")[0] for name in names}
     infos = [info for info in catalog.operators() if catalog.packet(info) in packets]
     if not infos:
         console.print("there are no samples of it")
