@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import torch
-from torch.testing._internal import common_methods_invocations
 
 from torch_tpu import _plug
 from torch_tpu.device.modes import EagerMode, set_eager_mode
@@ -24,7 +23,8 @@ _call = eval(compile("lambda operator: lambda *args, **kwargs: operator(*args, *
 """Dynamo starts neither in this package nor in torch.testing, where some operators are defined, but it goes through them
 from a function of another file."""
 _unseeded = eval(compile("lambda op, *args, **kwargs: op(*args, **kwargs)", "call an operator", "eval"))
-"""In place of the database's function that seeds the generator before a call, where Dynamo breaks the graph."""
+_SEEDED = "torch.testing._internal.common_methods_invocations.wrapper_set_seed"
+"""The database's function that seeds the generator before a call, where Dynamo breaks the graph: `_unseeded` replaces it."""
 _NO_LIMIT = 1 << 20
 NO_GRAPH = "Dynamo makes no graph of it"
 
@@ -68,7 +68,7 @@ def entered(mode: str) -> Iterator[Seen]:
     if mode == "compiled":
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
-        guard.enter_context(mock.patch.object(common_methods_invocations, "wrapper_set_seed", _unseeded))
+        guard.enter_context(mock.patch(_SEEDED, _unseeded))
         limits = {"recompile_limit": _NO_LIMIT, "accumulated_recompile_limit": _NO_LIMIT}  # each sample is a graph
         guard.enter_context(torch._dynamo.config.patch(limits))
     chosen = EagerMode.DEFER_AND_FUSE if mode == "fused" else EagerMode.DEFER_NEVER
