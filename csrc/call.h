@@ -30,7 +30,7 @@ enum class Overlap : uint8_t { kAny, kWhole, kNone };
 struct Arg {
   ArgKind kind;
   Overlap overlap = Overlap::kAny;
-  bool written = false, is_static = false, is_static_integral = false, is_data = false;
+  bool written = false, is_static = false, is_static_integral = false, is_data = false, is_fitted = false;
   std::optional<c10::IValue> fallback;
 };
 
@@ -42,7 +42,8 @@ struct Op {
   int64_t id;
   Kind kind = Kind::kUnknown;
   Part part = Part::kOperator;
-  bool writes = false, is_copy = false, is_foreach = false, reads_views = false, refuses_overlap = false;
+  bool writes = false, is_copy = false, is_foreach = false, reads_views = false, refuses_overlap = false,
+       refuses_numbers = false;
   int64_t counted = -1;  // of arange: the argument that says where to end
   std::vector<Arg> args;
   py::object overload;  // torch._ops.OpOverload

@@ -4,6 +4,7 @@
 // call is tried again. Nothing here knows what an operator means.
 #include "call.h"
 
+#include <ATen/Dispatch_v2.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/enum_tag.h>
 #include <ATen/core/stack.h>
@@ -129,6 +130,32 @@ void refuse_overlap(const Op& op, at::ArrayRef<c10::IValue> args) {
   }
 }
 
+// Refuses a number that does not fit the dtype of what it fills, as PyTorch's kernels do, which make one element of fewer
+// than 32 bits infinite.
+void refuse_numbers(const Op& op, at::ArrayRef<c10::IValue> args) {
+  std::optional<at::ScalarType> dtype, given;
+  int64_t count = 1;
+  const auto& arguments = op.handle->schema().arguments();
+  for (size_t i = 0; i < args.size(); ++i) {
+    const auto& name = arguments[i].name();
+    if (name == "dtype" && args[i].isInt()) given = static_cast<at::ScalarType>(args[i].toInt());
+    if (name == "size" && args[i].isIntList()) count = c10::multiply_integers(args[i].toIntList().vec());
+    if (name == "self" && args[i].isTensor()) {
+      dtype = args[i].toTensor().scalar_type();
+      if (arguments[std::min(i + 1, args.size() - 1)].name() != "size") count = args[i].toTensor().numel();
+    }
+  }
+  if (given) dtype = given;
+  if (!dtype || (count == 1 && at::isFloatingType(*dtype) && at::elementSize(*dtype) < 4)) return;
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (!op.args[i].is_fitted || !args[i].isScalar()) continue;
+    const auto number = args[i].toScalar();
+    AT_DISPATCH_V2(*dtype, "fill", AT_WRAP([&] { (void)number.to<scalar_t>(); }), AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX),
+                   AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES), AT_EXPAND(AT_FLOAT8_TYPES), at::kBool, at::kHalf,
+                   at::kBFloat16, at::kComplexHalf);
+  }
+}
+
 // Asks Python to serve a call that has no entry: see `miss` in torch_tpu/eager/dispatch.py.
 py::object call_miss(const char* name, const py::object& callee, const py::list& args, const Packed& packed) {
   py::list codes, arrays, donated;
@@ -224,6 +251,7 @@ struct Kernel final : c10::OperatorKernel {
         break;
       }
       if (op->kind == Kind::kProgram) {
+        if (op->refuses_numbers) refuse_numbers(*op, args);
         packed->pack(*op, args);
         if (packed->shares && op->refuses_overlap) refuse_overlap(*op, args);
         auto found = packed->cacheable ? table.find(packed->key) : table.end();
@@ -282,9 +310,10 @@ struct Kernel final : c10::OperatorKernel {
     py::dict plan = hook("prepare")(op->overload);
     const auto kind = plan["kind"].cast<std::string>();
     auto names = [&](const char* field) { return plan[field].cast<std::unordered_set<std::string>>(); };
-    const auto fixed = names("static"), integral = names("static_integral"), data = names("data");
+    const auto fixed = names("static"), integral = names("static_integral"), data = names("data"), fitted = names("fitted");
     const auto overlap = plan["overlap"].cast<std::unordered_map<std::string, std::string>>();
     op->refuses_overlap = !overlap.empty();
+    op->refuses_numbers = !fitted.empty();
     const auto& arguments = op->handle->schema().arguments();
     for (size_t i = 0; i < arguments.size(); ++i) {
       if (const auto found = overlap.find(arguments[i].name()); found != overlap.end())
@@ -292,6 +321,7 @@ struct Kernel final : c10::OperatorKernel {
       op->args[i].is_static = fixed.count(arguments[i].name()) || fixed.count("*");
       op->args[i].is_static_integral = integral.count(arguments[i].name());
       op->args[i].is_data = data.count(arguments[i].name());
+      op->args[i].is_fitted = fitted.count(arguments[i].name());
     }
     op->reads_views = plan["views"].cast<bool>();
     op->counted = plan["counted"].cast<int64_t>();

@@ -151,12 +151,44 @@ FILLS = {
 }
 
 
+TOO_LARGE = (
+    (torch.int8, 300),
+    (torch.uint8, -2.0),
+    (torch.int32, 1e10),
+    (torch.int64, float("inf")),
+    (torch.float32, 1e40),
+    (torch.float16, 70000),
+    (torch.bfloat16, -1e39),
+    (torch.complex64, 1e40),
+)
+
+
+@pytest.mark.parametrize("mode", torch.tpu.EagerMode)
 @pytest.mark.parametrize("name", FILLS)
-def test_a_number_that_does_not_fit_is_refused(name):
-    for dtype, number in ((torch.int8, 300), (torch.int32, 1e10), (torch.int64, float("inf"))):
-        x = torch.zeros(2, dtype=dtype)
+def test_a_number_that_does_not_fit_is_refused(name, mode):
+    """Where it is given, in fused mode too."""
+    for dtype, number in TOO_LARGE:
+        x = torch.zeros(3, dtype=dtype)
+        if name == "item" and dtype in (torch.float16, torch.bfloat16):
+            continue  # one small element: see the next test
+        if name in ("index_fill", "scatter"):
+            assert FILLS[name](x.to("tpu"), -2).tolist() == FILLS[name](x, -2).tolist(), "equal, and it fits"
         FILLS[name](x.to("tpu"), 100)
-        check_error(lambda x, number=number: FILLS[name](x, number), x, match="without overflow")
+        with torch.tpu.set_eager_mode(mode):
+            for device in ("cpu", "tpu"):
+                with pytest.raises(RuntimeError, match="without overflow"):
+                    FILLS[name](x.to(device), number)
+
+
+@pytest.mark.parametrize("number", [70000.0, float("inf"), -1e39])
+def test_one_small_element_becomes_infinite(number):
+    for dtype in (torch.float16, torch.float8_e5m2):
+        for fill in (
+            lambda d, t=dtype: torch.empty((), dtype=t, device=d).fill_(number),
+            lambda d, t=dtype: torch.full((1,), number, dtype=t, device=d),
+            lambda d, t=dtype: torch.scalar_tensor(number, dtype=t, device=d),
+        ):
+            assert torch.equal(fill("tpu").cpu().float(), fill("cpu").float())
 
 
 def test_a_number_that_fits_is_cast():

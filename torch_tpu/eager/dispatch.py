@@ -57,7 +57,7 @@ def prepare(op: OpOverload) -> dict[str, Any]:
     configure.configure()
     name = registry.overload_name(op)
     plan: dict[str, Any] = {"kind": "program", "static": set(), "static_integral": set(), "data": set(), "views": False}
-    plan |= {"counted": -1, "overlap": schema.overlap_of(op)}
+    plan |= {"counted": -1, "overlap": schema.overlap_of(op), "fitted": set()}
     if name in host.OPERATORS:
         plan["kind"] = "python"
         return plan
@@ -68,6 +68,7 @@ def prepare(op: OpOverload) -> dict[str, Any]:
             "static": set(rule.static),
             "static_integral": set(rule.static_integral),
             "data": set(rule.data),
+            "fitted": set(rule.fitted) if rule.promote is registry.NONE else set(),  # others are promoted, or rounded
             "counted": [argument.name for argument in op._schema.arguments].index("end") if rule.counted else -1,
         }
         return plan
