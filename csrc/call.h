@@ -31,6 +31,8 @@ struct Arg {
   ArgKind kind;
   Overlap overlap = Overlap::kAny;
   bool written = false, is_static = false, is_static_integral = false, is_data = false, is_fitted = false;
+  bool varies = false;          // data where `numbers_vary`
+  double above = 0, below = 0;  // the numbers between which it does
   std::optional<c10::IValue> fallback;
 };
 
@@ -43,7 +45,8 @@ struct Op {
   Kind kind = Kind::kUnknown;
   Part part = Part::kOperator;
   bool writes = false, is_copy = false, is_foreach = false, reads_views = false, refuses_overlap = false,
-       refuses_numbers = false;
+       refuses_numbers = false, has_varying = false;
+  int64_t from = -1, to = -1;  // of what draws numbers from a range: the arguments that say which
   int64_t counted = -1;  // of arange: the argument that says where to end
   std::vector<Arg> args;
   py::object overload;  // torch._ops.OpOverload
@@ -113,6 +116,7 @@ struct Packed {
   int64_t tensor(const c10::IValue& value, bool is_written, bool is_static);
   bool count(const Op& op, at::ArrayRef<c10::IValue> args);
   int64_t scalar(const Arg& arg, const c10::IValue& value);
+  bool vary = false;  // arguments that vary are data in this call
   void other(const c10::IValue& value);
   void argument(const Arg& arg, const c10::IValue& value);
 

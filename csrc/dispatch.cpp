@@ -311,6 +311,9 @@ struct Kernel final : c10::OperatorKernel {
     const auto kind = plan["kind"].cast<std::string>();
     auto names = [&](const char* field) { return plan[field].cast<std::unordered_set<std::string>>(); };
     const auto fixed = names("static"), integral = names("static_integral"), data = names("data"), fitted = names("fitted");
+    const auto varying = plan["varying"].cast<std::unordered_map<std::string, std::pair<double, double>>>();
+    std::tie(op->from, op->to) = plan["range"].cast<std::pair<int64_t, int64_t>>();
+    op->has_varying = !varying.empty();
     const auto overlap = plan["overlap"].cast<std::unordered_map<std::string, std::string>>();
     op->refuses_overlap = !overlap.empty();
     op->refuses_numbers = !fitted.empty();
@@ -321,6 +324,10 @@ struct Kernel final : c10::OperatorKernel {
       op->args[i].is_static = fixed.count(arguments[i].name()) || fixed.count("*");
       op->args[i].is_static_integral = integral.count(arguments[i].name());
       op->args[i].is_data = data.count(arguments[i].name());
+      if (const auto found = varying.find(arguments[i].name()); found != varying.end()) {
+        op->args[i].varies = true;
+        std::tie(op->args[i].above, op->args[i].below) = found->second;
+      }
       op->args[i].is_fitted = fitted.count(arguments[i].name());
     }
     op->reads_views = plan["views"].cast<bool>();

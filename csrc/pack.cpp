@@ -205,7 +205,8 @@ void Packed::argument(const Arg& arg, const c10::IValue& value) {
     codes.push_back(-1);
   } else if (arg.kind == ArgKind::kTensor) {
     codes.push_back(tensor(value, arg.written, arg.is_static));
-  } else if (arg.kind == ArgKind::kScalar || (arg.kind == ArgKind::kFloat && arg.is_data && value.isDouble())) {
+  } else if (arg.kind == ArgKind::kScalar || (arg.kind == ArgKind::kFloat && arg.is_data && value.isDouble()) ||
+             (arg.varies && vary)) {
     codes.push_back(scalar(arg, value));
   } else if (arg.kind == ArgKind::kTensorList || arg.kind == ArgKind::kScalarList) {
     if (value.isNone()) {
@@ -260,6 +261,34 @@ bool Packed::count(const Op& op, at::ArrayRef<c10::IValue> args) {
   return true;
 }
 
+namespace {
+
+// Whether the arguments that may be data are. Those that the lowering refuses, or treats by themselves, are constants.
+bool numbers_vary(const Op& op, at::ArrayRef<c10::IValue> args) {
+  auto number = [&](size_t i) { return args[i].isInt() ? double(args[i].toInt()) : args[i].toDouble(); };
+  for (size_t i = 0; i < args.size(); ++i) {
+    const Arg& arg = op.args[i];
+    if (!arg.varies) continue;
+    if (!args[i].isInt() && !args[i].isDouble()) return false;
+    if (!(arg.above < number(i) && number(i) < arg.below)) return false;
+  }
+  if (op.to < 0) return true;
+  if (args[op.to].isDouble()) return number(op.from) < number(op.to);
+  // Whole numbers: int64 holds any of them, and random bits of 32 are enough for what is no power of two.
+  const int64_t from = op.from < 0 ? 0 : args[op.from].toInt(), to = args[op.to].toInt();
+  const auto span = static_cast<uint64_t>(to) - static_cast<uint64_t>(from);
+  if (from >= to || span >> 32 || !(span & (span - 1))) return false;
+  auto dtype = at::kLong;
+  const auto& arguments = op.handle->schema().arguments();
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (args[i].isTensor() && arguments[i].name() == "self") dtype = args[i].toTensor().scalar_type();
+    if (args[i].isInt() && arguments[i].name() == "dtype") dtype = static_cast<at::ScalarType>(args[i].toInt());
+  }
+  return dtype == at::kLong;
+}
+
+}  // namespace
+
 // Of a list that is written, which tensors meet decides in what order it is: then offsets are no data.
 void Packed::pack(const Op& op, at::ArrayRef<c10::IValue> args) {
   reads_views = op.reads_views;
@@ -271,6 +300,7 @@ void Packed::pack(const Op& op, at::ArrayRef<c10::IValue> args) {
 
 void Packed::pack_all(const Op& op, at::ArrayRef<c10::IValue> args) {
   clear();
+  vary = op.has_varying && numbers_vary(op, args);
   put(op.id | epoch << 20);
   put(static_cast<int64_t>(c10::get_default_dtype_as_scalartype()));
   const bool is_counted = op.counted >= 0 && count(op, args);

@@ -47,6 +47,19 @@ def test_other_numbers_compile_nothing(x):
         "foreach": lambda n: torch._foreach_mul([x, x], n),
         "normal": lambda n: x.clone().normal_(0, n),
         "leaky_relu": lambda n: torch.nn.functional.leaky_relu(x, n),
+        "smooth_l1_loss": lambda n: torch.nn.functional.smooth_l1_loss(x, x + 1, beta=n),
+        "huber_loss": lambda n: torch.nn.functional.huber_loss(x, x + 1, delta=n),
+        "tril": lambda n: torch.tril(x, int(4 * n)),
+        "triu_": lambda n: x.clone().triu_(-int(4 * n)),
+        "uniform_": lambda n: x.clone().uniform_(-n, n),
+        "exponential_": lambda n: x.clone().exponential_(n),
+        "cauchy_": lambda n: x.clone().cauchy_(n, n),
+        "log_normal_": lambda n: x.clone().log_normal_(n, n),
+        "randint": lambda n: torch.randint(int(4 * n), (3,), device="tpu"),
+        "randint from": lambda n: torch.randint(int(4 * n), int(20 * n) + 5, (3,), device="tpu"),
+        "randint_like": lambda n: torch.randint_like(x, int(4 * n), dtype=torch.int64),
+        "random_": lambda n: torch.empty(3, dtype=torch.int64, device="tpu").random_(int(4 * n)),
+        "random_ from": lambda n: torch.empty(3, dtype=torch.int64, device="tpu").random_(-int(4 * n), 3),
     }
     for name, call in calls.items():
         call(1.5)

@@ -84,3 +84,65 @@ def test_uniform_with_one_bound_at_its_default():
     assert x.min() >= 0 and 4 < x.max() < 5
     assert -3 <= y.min() < -2 and 0 < y.max() < 1
     assert not torch_tpu.stats()["fallbacks"]
+
+
+DRAWN = {
+    "randint": (lambda to: torch.randint(to, (N,), device="tpu"), 0),
+    "randint from": (lambda to: torch.randint(-5, to, (N,), device="tpu"), -5),
+    "randint_like": (lambda to: torch.randint_like(torch.ones(N, dtype=torch.int64, device="tpu"), to), 0),
+    "random_": (lambda to: torch.empty(N, dtype=torch.int64, device="tpu").random_(to), 0),
+    "random_ from": (lambda to: torch.empty(N, dtype=torch.int64, device="tpu").random_(-5, to), -5),
+    "uniform_": (lambda to: torch.empty(N, device="tpu").uniform_(-5, to).floor().long(), -5),
+}
+
+
+@pytest.mark.parametrize("mode", [torch.tpu.EagerMode.DEFER_NEVER, torch.tpu.EagerMode.DEFER_AND_FUSE])
+@pytest.mark.parametrize("name", DRAWN)
+def test_the_range_is_data(name, mode):
+    """Every number of it comes up and no other, whatever range the program was made for; in graphs it is constant."""
+    function, first = DRAWN[name]
+    compiled = torch.compile(function, dynamic=False)
+    with torch.tpu.set_eager_mode(mode):
+        for to in (1, 7, 12, 16, 23):
+            found = draw(lambda to=to: function(to))
+            assert found.unique().tolist() == list(range(first, to))
+            assert torch.equal(draw(lambda to=to: compiled(to)), found)
+
+
+def test_wide_ranges():
+    for to in (2**31 + 3, 2**32 - 1, 2**32, 2**32 + 1, 2**40 + 7, 2**62):
+        found = draw(lambda to=to: torch.randint(-4, to - 4, (N,), device="tpu")).double()
+        assert -4 <= found.min() < 0.01 * to and 0.99 * to < found.max() < to - 4
+        assert abs(found.mean() / to - 0.5) < 0.03
+
+
+REFUSED = {
+    "uniform_": (
+        lambda d: torch.empty(3, device=d).uniform_(0.5, 2.5),
+        lambda d: torch.empty(3, device=d).uniform_(2, 1),
+    ),
+    "exponential_": (
+        lambda d: torch.empty(3, device=d).exponential_(2),
+        lambda d: torch.empty(3, device=d).exponential_(-1),
+    ),
+    "cauchy_": (lambda d: torch.empty(3, device=d).cauchy_(0, 2), lambda d: torch.empty(3, device=d).cauchy_(0, 0)),
+    "randint": (lambda d: torch.randint(3, 9, (3,), device=d), lambda d: torch.randint(5, 3, (3,), device=d)),
+    "randint of nothing": (lambda d: torch.randint(7, (3,), device=d), lambda d: torch.randint(0, (3,), device=d)),
+    "random_": (
+        lambda d: torch.empty(3, dtype=torch.uint8, device=d).random_(0, 100),
+        lambda d: torch.empty(3, dtype=torch.uint8, device=d).random_(0, 300),
+    ),
+    "randint of bytes": (
+        lambda d: torch.randint(0, 100, (3,), dtype=torch.uint8, device=d),
+        lambda d: torch.randint(0, 300, (3,), dtype=torch.uint8, device=d),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_wrong_range_is_refused_after_a_right_one(name):
+    right, wrong = REFUSED[name]
+    right("tpu")
+    for device in ("cpu", "tpu"):
+        with pytest.raises(RuntimeError):
+            wrong(device)

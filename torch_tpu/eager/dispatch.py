@@ -58,9 +58,15 @@ def prepare(op: OpOverload) -> dict[str, Any]:
     name = registry.overload_name(op)
     plan: dict[str, Any] = {"kind": "program", "static": set(), "static_integral": set(), "data": set(), "views": False}
     plan |= {"counted": -1, "overlap": schema.overlap_of(op), "fitted": set()}
+    plan |= {"varying": {}, "range": (-1, -1)}
     if name in host.OPERATORS:
         plan["kind"] = "python"
         return plan
+
+    def place(name: str) -> int:
+        names = [argument.name for argument in op._schema.arguments]
+        return names.index(name) if name else -1
+
     rule = schema.lowering_of(op)
     if rule is not None and platform.client().platform in rule.platforms:
         plan |= {
@@ -68,8 +74,10 @@ def prepare(op: OpOverload) -> dict[str, Any]:
             "static": set(rule.static),
             "static_integral": set(rule.static_integral),
             "data": set(rule.data),
+            "varying": dict(rule.varying) | {name: registry.ANY for name in rule.drawn_from or () if name},
+            "range": tuple(map(place, rule.drawn_from or ("", ""))),
             "fitted": set(rule.fitted) if rule.promote is registry.NONE else set(),  # others are promoted, or rounded
-            "counted": [argument.name for argument in op._schema.arguments].index("end") if rule.counted else -1,
+            "counted": place("end") if rule.counted else -1,
         }
         return plan
     plan["static"] = {"*"}

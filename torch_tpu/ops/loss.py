@@ -11,7 +11,7 @@ import torch
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
 from torch_tpu.ops.bounds import require_all
-from torch_tpu.ops.registry import RESULT, Context, lowering
+from torch_tpu.ops.registry import POSITIVE, RESULT, Context, lowering
 
 ELEMENTS, MEAN = 0, 1
 
@@ -40,36 +40,40 @@ def mse_loss_backward(ctx: Context, grad: Value, x: Value, target: Value, reduct
     return spread(grad, (x - target) * 2, reduction)
 
 
-@lowering("smooth_l1_loss", promote=RESULT)
-def smooth_l1_loss(ctx: Context, x: Value, target: Value, reduction: int = MEAN, beta: float = 1.0) -> Value:
+@lowering("smooth_l1_loss", promote=RESULT, varying={"beta": POSITIVE})
+def smooth_l1_loss(ctx: Context, x: Value, target: Value, reduction: int = MEAN, beta: float | Value = 1.0) -> Value:
     """Quadratic below beta, linear above it."""
     gap = hlo.abs(x - target)
-    if beta == 0:
+    if isinstance(beta, (int, float)) and beta == 0:
         return reduced(gap, reduction)
     return reduced(hlo.select(hlo.less(gap, beta), gap * gap * 0.5 / beta, gap - 0.5 * beta), reduction)
 
 
-@lowering("smooth_l1_loss_backward", promote=RESULT)
-def smooth_l1_loss_backward(ctx: Context, grad: Value, x: Value, target: Value, reduction: int, beta: float) -> Value:
+@lowering("smooth_l1_loss_backward", promote=RESULT, varying={"beta": POSITIVE})
+def smooth_l1_loss_backward(
+    ctx: Context, grad: Value, x: Value, target: Value, reduction: int, beta: float | Value
+) -> Value:
     return spread(grad, _bounded(x - target, beta, 1.0), reduction)
 
 
-def _bounded(gap: Value, limit: float, bound: float) -> Value:
+def _bounded(gap: Value, limit: float | Value, bound: float | Value) -> Value:
     """gap bound / limit inside (-limit, limit), else bound with the gap's sign; 0 counts as below a zero limit."""
-    middle = gap * (bound / limit) if limit else gap
+    middle = gap if isinstance(limit, (int, float)) and limit == 0 else gap * (bound / limit)
     above = hlo.select(hlo.greater_equal(gap, limit), bound, middle)
     return hlo.select(hlo.less_equal(gap, -limit), -bound, above)
 
 
-@lowering("huber_loss", promote=RESULT)
-def huber_loss(ctx: Context, x: Value, target: Value, reduction: int = MEAN, delta: float = 1.0) -> Value:
+@lowering("huber_loss", promote=RESULT, varying={"delta": POSITIVE})
+def huber_loss(ctx: Context, x: Value, target: Value, reduction: int = MEAN, delta: float | Value = 1.0) -> Value:
     """Quadratic up to delta, linear with slope delta above it."""
     gap = hlo.abs(x - target)
     return reduced(hlo.select(hlo.less_equal(gap, delta), gap * gap * 0.5, (gap - 0.5 * delta) * delta), reduction)
 
 
-@lowering("huber_loss_backward", promote=RESULT)
-def huber_loss_backward(ctx: Context, grad: Value, x: Value, target: Value, reduction: int, delta: float) -> Value:
+@lowering("huber_loss_backward", promote=RESULT, varying={"delta": POSITIVE})
+def huber_loss_backward(
+    ctx: Context, grad: Value, x: Value, target: Value, reduction: int, delta: float | Value
+) -> Value:
     return spread(grad, _bounded(x - target, delta, delta), reduction)
 
 

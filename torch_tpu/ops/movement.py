@@ -14,7 +14,7 @@ import torch
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
 from torch_tpu.ops.indexing import at_least_1d, position_dtype
-from torch_tpu.ops.registry import Context, lowering
+from torch_tpu.ops.registry import ANY, Context, lowering
 
 
 def wrapped(dim: int, rank: int) -> int:
@@ -364,16 +364,24 @@ def column_minus_row(shape: Sequence[int], row_dim: int = -2, column_dim: int = 
     return hlo.iota(shape, column_dim % rank, index) - hlo.iota(shape, row_dim % rank, index)
 
 
-@lowering("tril")
-def tril(ctx: Context, x: Value, diagonal: int = 0) -> Value:
-    kept = hlo.less_equal(column_minus_row(x.shape[-2:]), diagonal)
+@lowering("tril", varying={"diagonal": ANY})
+def tril(ctx: Context, x: Value, diagonal: int | Value = 0) -> Value:
+    kept = hlo.less_equal(column_minus_row(x.shape[-2:]), _of_index(diagonal))
     return hlo.select(kept, x, 0)
 
 
-@lowering("triu")
-def triu(ctx: Context, x: Value, diagonal: int = 0) -> Value:
-    kept = hlo.greater_equal(column_minus_row(x.shape[-2:]), diagonal)
+@lowering("triu", varying={"diagonal": ANY})
+def triu(ctx: Context, x: Value, diagonal: int | Value = 0) -> Value:
+    kept = hlo.greater_equal(column_minus_row(x.shape[-2:]), _of_index(diagonal))
     return hlo.select(kept, x, 0)
+
+
+def _of_index(number: int | Value) -> int | Value:
+    """A number to compare an int32 index with; no index is as far from 0 as 2^30."""
+    far = 1 << 30
+    if isinstance(number, Value):
+        return hlo.convert(hlo.clamp(-far, number, far), torch.int32)
+    return max(-far, min(number, far))
 
 
 def across(x: Value, shape: Sequence[int], offset: int, dim1: int, dim2: int) -> Value:

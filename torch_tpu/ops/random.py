@@ -22,7 +22,7 @@ import torch
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
 from torch_tpu.ops.bounds import require_all
-from torch_tpu.ops.registry import Context, Spec, lowering
+from torch_tpu.ops.registry import POSITIVE, Context, Spec, lowering
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
@@ -178,13 +178,15 @@ def coin(ctx: Context, shape: Size, probability: Value, stream: int | Value = 0)
     return hlo.less(drawn, probability)
 
 
-def integers(ctx: Context, shape: Size, low: int, span: int) -> Value:
+def integers(ctx: Context, shape: Size, low: int | Value, span: int | Value) -> Value:
     """int64 (modulo 2^64), uniform in [low, low + span).
 
-    Up to a span of 2^32 it is the upper part of span times a 64-bit number (probabilities are off by less than 2^-32
+    A span that is data is below 2^32. Up to 2^32 it is the upper part of span times a 64-bit number (probabilities are off by less than 2^-32
     of themselves); above, numbers from the incomplete last multiple of span are drawn again.
     """
-    if span & (span - 1) == 0 and span <= 1 << 32:
+    if isinstance(span, Value):
+        drawn = scaled(words(ctx, shape), hlo.convert(span, torch.uint64))
+    elif span & (span - 1) == 0 and span <= 1 << 32:
         drawn = hlo.convert(bits(ctx, shape, torch.uint32), torch.uint64)
         drawn = hlo.shift_right_logical(hlo.shift_left(drawn, span.bit_length() - 1), 32)
     elif span <= 1 << 32:
@@ -224,14 +226,15 @@ def _below(ctx: Context, shape: Size, span: int) -> Value:
 # -- lowerings: continuous distributions ----------------------------------------------------------------------------
 
 
-@lowering("uniform", random=True)
-def uniform(ctx: Context, x: Value, *bounds: float, **named: float) -> Value:
+@lowering("uniform", random=True, drawn_from=("from", "to"))
+def uniform(ctx: Context, x: Value, *bounds: float | Value, **named: float | Value) -> Value:
     """[from, to), both parts of complex numbers: what rounds to `to` becomes `from`, as in PyTorch's CUDA kernel.
 
     ATen's names are no names of Python's, hence the loose signature.
     """
     low, high = [*bounds, *[named.get("from", 0.0), named.get("to", 1.0)][len(bounds) :]]
-    require(low <= high, f"uniform_ expects from <= to, got from={low}, to={high}")
+    ordered = isinstance(high, Value) or isinstance(low, Value) or low <= high
+    require(ordered, f"uniform_ expects from <= to, got from={low}, to={high}")
     dtype = hlo.real_dtype(ctx.out.dtype)
     compute = hlo.compute_dtype(dtype)
     start, end = number(low, compute), number(high, compute)
@@ -303,25 +306,26 @@ def normal_size(ctx: Context, mean: Value | float, std: Value | float, size: Siz
     return _normal(ctx, mean, std)
 
 
-@lowering("log_normal", random=True, data=("mean",))
-def log_normal(ctx: Context, x: Value, mean: Value | float = 1.0, std: float = 2.0) -> Value:
-    require(std > 0, f"log_normal_ expects std > 0, got {std}")
+@lowering("log_normal", random=True, data=("mean",), varying={"std": POSITIVE})
+def log_normal(ctx: Context, x: Value, mean: Value | float = 1.0, std: Value | float = 2.0) -> Value:
+    require(isinstance(std, Value) or std > 0, f"log_normal_ expects std > 0, got {std}")
     return hlo.exponential(_normal(ctx, mean, std))
 
 
-@lowering("exponential", random=True)
-def exponential(ctx: Context, x: Value, lambd: float = 1.0) -> Value:
+@lowering("exponential", random=True, varying={"lambd": POSITIVE})
+def exponential(ctx: Context, x: Value, lambd: Value | float = 1.0) -> Value:
     """-log(u) / lambd, above 0 also where float16 would round it there."""
-    require(lambd > 0, f"exponential_ expects lambd > 0, got {lambd}")
+    require(isinstance(lambd, Value) or lambd > 0, f"exponential_ expects lambd > 0, got {lambd}")
     compute = hlo.compute_dtype(ctx.out.dtype)
     drawn = -log_uniform(ctx, ctx.out.shape, compute) / number(lambd, compute)
-    return hlo.maximum(drawn, 2.0**-24) if ctx.out.dtype is torch.float16 and not math.isinf(lambd) else drawn
+    infinite = isinstance(lambd, float) and math.isinf(lambd)
+    return hlo.maximum(drawn, 2.0**-24) if ctx.out.dtype is torch.float16 and not infinite else drawn
 
 
-@lowering("cauchy", random=True, data=("median",))
-def cauchy(ctx: Context, x: Value, median: Value | float = 0.0, sigma: float = 1.0) -> Value:
+@lowering("cauchy", random=True, data=("median",), varying={"sigma": POSITIVE})
+def cauchy(ctx: Context, x: Value, median: Value | float = 0.0, sigma: Value | float = 1.0) -> Value:
     """median + sigma cot(pi v), v uniform in (0, 1/2], with a random sign: both tails are finely resolved."""
-    require(sigma > 0, f"cauchy_ expects sigma > 0, got {sigma}")
+    require(isinstance(sigma, Value) or sigma > 0, f"cauchy_ expects sigma > 0, got {sigma}")
     compute = hlo.compute_dtype(ctx.out.dtype)
     integer = torch.uint64 if compute is torch.float64 else torch.uint32
     drawn = bits(ctx, ctx.out.shape, integer)
@@ -344,24 +348,38 @@ def geometric(ctx: Context, x: Value, p: float) -> Value:
     return hlo.maximum(hlo.ceil(trials), 1)
 
 
-@lowering("randint", "randint.generator", random=True)
-def randint(ctx: Context, high: int, size: Size, dtype: torch.dtype | None = None) -> Value:
-    return integers(ctx, ctx.out.shape, 0, high)
-
-
-@lowering("randint.low", "randint.low_generator", random=True)
-def randint_low(ctx: Context, low: int, high: int, size: Size, dtype: torch.dtype | None = None) -> Value:
+def _integers(ctx: Context, low: int | Value, high: int | Value) -> Value:
+    """Uniform in [low, high), which the result's dtype must hold; see `Lowering.drawn_from` for those that are data."""
+    dtype = ctx.out.dtype
+    require(not dtype.is_complex, "random_ draws no complex numbers")
+    if isinstance(low, int) and isinstance(high, int) and not dtype.is_floating_point:
+        first, last = (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+        require(first <= low and high - 1 <= last, f"random_ from {low} to {high - 1} is out of bounds for {dtype}")
     return integers(ctx, ctx.out.shape, low, high - low)
 
 
-@lowering("randint_like", "randint_like.generator", random=True)
-def randint_like(ctx: Context, x: Value, high: int, dtype: torch.dtype | None = None) -> Value:
-    return integers(ctx, ctx.out.shape, 0, high)
+@lowering("randint", "randint.generator", random=True, drawn_from=("", "high"))
+def randint(ctx: Context, high: int | Value, size: Size, dtype: torch.dtype | None = None) -> Value:
+    return _integers(ctx, 0, high)
 
 
-@lowering("randint_like.low_dtype", "randint_like.low_generator_dtype", random=True)
-def randint_like_low(ctx: Context, x: Value, low: int, high: int, dtype: torch.dtype | None = None) -> Value:
-    return integers(ctx, ctx.out.shape, low, high - low)
+@lowering("randint.low", "randint.low_generator", random=True, drawn_from=("low", "high"))
+def randint_low(
+    ctx: Context, low: int | Value, high: int | Value, size: Size, dtype: torch.dtype | None = None
+) -> Value:
+    return _integers(ctx, low, high)
+
+
+@lowering("randint_like", "randint_like.generator", random=True, drawn_from=("", "high"))
+def randint_like(ctx: Context, x: Value, high: int | Value, dtype: torch.dtype | None = None) -> Value:
+    return _integers(ctx, 0, high)
+
+
+@lowering("randint_like.low_dtype", "randint_like.low_generator_dtype", random=True, drawn_from=("low", "high"))
+def randint_like_low(
+    ctx: Context, x: Value, low: int | Value, high: int | Value, dtype: torch.dtype | None = None
+) -> Value:
+    return _integers(ctx, low, high)
 
 
 @lowering(
@@ -389,24 +407,15 @@ def random(ctx: Context, x: Value) -> Value:
     return integers(ctx, ctx.out.shape, 0, _last(ctx.out.dtype) + 1)
 
 
-def _require_representable(dtype: torch.dtype, low: int, high: int) -> None:
-    require(not dtype.is_complex, "random_ draws no complex numbers")
-    if not dtype.is_floating_point:
-        first, last = (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
-        require(first <= low and high <= last, f"random_ from {low} to {high} is out of bounds for {dtype}")
-
-
-@lowering("random.from", random=True)
-def random_from(ctx: Context, x: Value, low: int, high: int | None) -> Value:
+@lowering("random.from", random=True, drawn_from=("from", "to"))
+def random_from(ctx: Context, x: Value, low: int | Value, high: int | Value | None) -> Value:
     end = _last(ctx.out.dtype) + 1 if high is None else high
-    _require_representable(ctx.out.dtype, low, end - 1)
-    return integers(ctx, ctx.out.shape, low, end - low)
+    return _integers(ctx, low, end)
 
 
-@lowering("random.to", random=True)
-def random_to(ctx: Context, x: Value, high: int) -> Value:
-    _require_representable(ctx.out.dtype, 0, high - 1)
-    return integers(ctx, ctx.out.shape, 0, high)
+@lowering("random.to", random=True, drawn_from=("", "to"))
+def random_to(ctx: Context, x: Value, high: int | Value) -> Value:
+    return _integers(ctx, 0, high)
 
 
 def _require_probability(ctx: Context, p: Value) -> None:

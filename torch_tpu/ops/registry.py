@@ -7,7 +7,8 @@ every mode of execution calls it.
 What it is called with: the overload's arguments in schema order and keyword-only ones by name, as far as given;
   tensors are Values (logical shape: views are already applied), lists of tensors are lists, None stays None;
   `Scalar` arguments are weak 0-d Values, so that one program serves all their values, unless named in `static`;
-  `float` arguments are Python numbers, unless named in `data`; ints, bools, strings and dtypes are Python's;
+  `float` arguments are Python numbers, unless named in `data`; ints, bools, strings and dtypes are Python's; those that
+  are `varying` or in `drawn_from` may be either;
   layout, device, pin_memory, memory_format, generator and out arguments are never passed;
   an argument equal to its default is not passed, so the function's own defaults must be the schema's.
 What it returns is cast to the dtypes of `ctx.outs`; the shapes must agree with them.
@@ -15,9 +16,11 @@ What it returns is cast to the dtypes of `ctx.outs`; the shapes must agree with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -32,6 +35,11 @@ class Spec(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+
+
+ANY = (-math.inf, math.inf)
+POSITIVE = (0.0, math.inf)
+"""For `varying`."""
 
 
 class Promote(Enum):
@@ -92,6 +100,13 @@ class Lowering:
     """Scalar arguments that are constants when they are whole numbers or 0.5 (an exponent, say), else data."""
     data: frozenset[str] = frozenset()
     """`float` arguments that are operands of the program."""
+    varying: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """`int` and `float` arguments that are operands of the program while each lies between its two numbers. Otherwise, and
+    in graphs, they are constants, which the lowering may refuse."""
+    drawn_from: tuple[str, str] | None = None
+    """The arguments between which numbers are drawn ("": from 0), operands of the program while the first is less than
+    the second. Whole ones are only where the result is int64 and one uint64 holds their span times 32 random bits, and
+    not where the span is a power of two, for which fewer random bits are drawn."""
     counted: bool = False
     """`start`, `end` and `step` come first, and decide how many elements there are; the first and the last of them are
     operands of the program, so that it serves all ranges of one length."""
@@ -130,6 +145,8 @@ def lowering(
     static: Sequence[str] = (),
     static_integral: Sequence[str] = (),
     data: Sequence[str] = (),
+    varying: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+    drawn_from: tuple[str, str] | None = None,
     counted: bool = False,
     fitted: Sequence[str] = (),
     random: bool = False,
@@ -161,6 +178,8 @@ def lowering(
                 frozenset(static),
                 frozenset(static_integral),
                 frozenset(data),
+                varying,
+                drawn_from,
                 counted,
                 frozenset(fitted),
                 random,
