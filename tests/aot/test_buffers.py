@@ -20,7 +20,7 @@ RANGES = """  Live ranges:
     early.1{}:1-2
     early.1{0}:1-3
     fast.4{}:2-3
-    late.2{}:5-6
+    late.2{}:5-5
     late.3{}:6-8
     add.1{}:7-9
   Live ranges at 2 (peak):
@@ -40,9 +40,25 @@ def test_the_moment_is_that_of_hbm():
 
 def test_values_that_are_alive_together_count_together():
     longer = RANGES.replace("early.1{}:1-2", "early.1{}:1-1").replace("early.1{0}:1-3", "early.1{0}:2-3")
-    longer = longer.replace("late.2{}:5-6", "late.2{}:5-7")
+    longer = longer.replace("late.2{}:5-5", "late.2{}:5-7")
     found = buffers.parse(ASSIGNMENT, longer)
     assert sorted(group.shape for group in found.largest) == ["bf16[1500]", "bf16[3000]", "f32[1024]", "f32[512]"]
+
+
+def test_values_in_one_place_count_once():
+    """A result that is made in the memory of its operand is alive together with it for a moment."""
+    ranges = RANGES.replace("late.2{}:5-5", "late.2{}:3-6")
+    found = buffers.parse(ASSIGNMENT, ranges)
+    assert {(group.shape, group.nbytes) for group in found.largest if group.kind != "argument"} == {
+        ("bf16[3000]", 6000),
+        ("bf16[1500]", 3000),
+    }, "9000 bytes at 6; at 3 the first 8000 hold both"
+    found = buffers.parse(ASSIGNMENT, ranges.replace("early.1{0}:1-3", "early.1{0}:1-7"))
+    assert {group.shape for group in found.largest if group.kind != "argument"} == {
+        "f32[2000]",
+        "bf16[1500]",
+        "f32[512]",
+    }
 
 
 def test_nothing_is_known_without_an_assignment():

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch_tpu.aot.hlo_text import Module
 
-_ALLOCATION = re.compile(r"^allocation \d+: size (\d+)(?:, color (\d+))?,(.*)$")
-_VALUE = re.compile(r"^ value: <\d+ (\S+?)(?: \(\w+\))? @(\d+)> \(size=(\d+),offset=\d+\): (.*)$")
+_ALLOCATION = re.compile(r"^allocation (\d+): size (\d+)(?:, color (\d+))?,(.*)$")
+_VALUE = re.compile(r"^ value: <\d+ (\S+?)(?: \(\w+\))? @\d+> \(size=(\d+),offset=(\d+)\): (.*)$")
 _RANGE = re.compile(r"^    (\S+):(\d+)-(\d+)$", re.MULTILINE)
 _SHAPE = re.compile(r"shape \|([^|]*)\|")
 _LAYOUT = re.compile(r"\{[^{}]*\}")
@@ -20,6 +22,16 @@ _KEPT = 12
 
 Group = tuple[str, str, str]
 """Kind, shape and source of buffers."""
+
+
+class Value(NamedTuple):
+    """What a buffer holds for a while; values of one place that are alive together are one in the program too."""
+
+    kind: str
+    shape: str
+    nbytes: int
+    place: tuple[int, int]
+    """The allocation, and the offset in it."""
 
 
 @dataclass(frozen=True)
@@ -58,26 +70,25 @@ def parse(assignment: str, live_ranges: str, module: Module | None = None) -> As
     Args:
         module: the optimized HLO, for where buffers come from.
     """
-    kinds: dict[str, str] = {}
-    shapes: dict[str, str] = {}
-    sizes: dict[str, int] = {}
+    values: dict[str, Value] = {}
     arguments: list[tuple[str, int]] = []
     totals = {"argument": 0, "output": 0, "temporary": 0}
-    kind = ""
+    kind, allocation = "", 0
     for line in assignment.splitlines():
         if match := _ALLOCATION.match(line):
-            kind = _kind(match[3]) if match[2] in (None, "0") else ""
+            allocation, size = int(match[1]), int(match[2])
+            kind = _kind(match[4]) if match[3] in (None, "0") else ""
             if kind:
-                totals[kind] += int(match[1])
-            if kind == "argument" and (shape := _SHAPE.search(match[3])):
-                arguments.append((shape[1], int(match[1])))
+                totals[kind] += size
+            if kind == "argument" and (shape := _SHAPE.search(match[4])):
+                arguments.append((shape[1], size))
         elif kind and (match := _VALUE.match(line)):
             name = match[1].removesuffix("{}")
-            kinds[name], shapes[name], sizes[name] = kind, _LAYOUT.sub("", match[4]), int(match[3])
-    if not kinds:
+            values[name] = Value(kind, _LAYOUT.sub("", match[4]), int(match[2]), (allocation, int(match[3])))
+    if not values:
         return None
     groups = {("argument", shape, ""): [n for s, n in arguments if s == shape] for shape, _ in arguments}
-    groups |= _alive(live_ranges, kinds, shapes, sizes, module)
+    groups |= _alive(live_ranges, values, module)
     return Assignment(totals["argument"], totals["output"], totals["temporary"], _largest(groups))
 
 
@@ -90,39 +101,58 @@ def _kind(description: str) -> str:
     return "temporary" if "temp" in description else ""
 
 
-def _alive(
-    live_ranges: str,
-    kinds: Mapping[str, str],
-    shapes: Mapping[str, str],
-    sizes: Mapping[str, int],
-    module: Module | None,
-) -> dict[Group, list[int]]:
+def _alive(live_ranges: str, values: Mapping[str, Value], module: Module | None) -> dict[Group, list[int]]:
     """Sizes of the outputs and temporaries that are alive when most of HBM is in use.
 
     The moment that the compiler calls the peak counts faster memories too.
     """
-    ranges: dict[str, tuple[int, int]] = {}
-    changes: Counter[int] = Counter()
+    found: dict[str, tuple[int, int]] = {}
     for match in _RANGE.finditer(live_ranges):
         name = match[1].removesuffix("{}")
-        if kinds.get(name, "argument") != "argument" and name not in ranges:
-            first, last = ranges[name] = int(match[2]), int(match[3])
-            changes[first] += sizes[name]
-            changes[last + 1] -= sizes[name]
+        if name in values and values[name].kind != "argument" and not values[name].shape.startswith("("):
+            found.setdefault(name, (int(match[2]), int(match[3])))
+    places: dict[tuple[int, int], list[tuple[int, int, str]]] = {}
+    for name, (first, last) in found.items():
+        places.setdefault(values[name].place, []).append((first, last, name))
+    changes: Counter[int] = Counter()
+    for members in places.values():
+        for first, last, nbytes in _held(members, values):
+            changes[first] += nbytes
+            changes[last + 1] -= nbytes
     totals = dict(zip(sorted(changes), itertools.accumulate(changes[time] for time in sorted(changes)), strict=True))
     peak = max(totals, key=lambda time: totals[time], default=0)
     groups: dict[Group, list[int]] = {}
-    for name, (first, last) in ranges.items():
-        if first <= peak <= last:
-            groups.setdefault((kinds[name], shapes[name], _source(module, name)), []).append(sizes[name])
+    for members in places.values():
+        alive = [name for first, last, name in sorted(members) if first <= peak <= last]
+        if alive:
+            name = max(
+                alive, key=lambda name: values[name].nbytes
+            )  # of equal ones the first: others are made in its place
+            value = values[name]
+            groups.setdefault((value.kind, value.shape, _source(module, name)), []).append(value.nbytes)
     return groups
+
+
+def _held(members: list[tuple[int, int, str]], values: Mapping[str, Value]) -> Iterator[tuple[int, int, int]]:
+    """From when to when one place holds how many bytes: those of the largest value that is alive."""
+    coming = sorted(members, reverse=True)
+    alive: list[tuple[int, int]] = []
+    times = sorted({first for first, _, _ in members} | {last + 1 for _, last, _ in members})
+    for time, following in itertools.pairwise(times):
+        while coming and coming[-1][0] == time:
+            _, last, name = coming.pop()
+            heapq.heappush(alive, (-values[name].nbytes, last))
+        while alive and alive[0][1] < time:
+            heapq.heappop(alive)
+        if alive:
+            yield time, following - 1, -alive[0][0]
 
 
 def _largest(groups: Mapping[Group, list[int]]) -> tuple[Buffers, ...]:
     """The groups that matter, the largest first."""
     found = [Buffers(*key, count=len(sizes), nbytes=sum(sizes)) for key, sizes in groups.items()]
     least = sum(group.nbytes for group in found) / 1000
-    found = [group for group in found if group.nbytes >= least and not group.shape.startswith("(")]
+    found = [group for group in found if group.nbytes >= least]
     return tuple(sorted(found, key=lambda group: -group.nbytes)[:_KEPT])
 
 
