@@ -142,6 +142,11 @@ def test_what_cannot_be_called_is_refused():
         aot.compile(3, ())
 
 
+def test_an_optimizer_that_calls_the_model_is_refused():
+    with pytest.raises(TypeError, match="LBFGS calls the model several times a step"):
+        aot.compile(torch.nn.Linear(4, 4), torch.empty(2, 4, device="meta"), optimizer=torch.optim.LBFGS)
+
+
 def test_what_does_not_fit_is_refused_with_the_compilers_reason():
     x = torch.empty(1 << 17, 1 << 17, device="meta")
     compiled = aot.compile(lambda x: x.sin().cumsum(0), (x,), "v5e-1")

@@ -121,6 +121,28 @@ def test_sequences_longer_than_the_model_has_positions_for(tmp_path, mode):
     )
 
 
+def test_a_model_that_takes_no_longer_sequences_says_so(tmp_path):
+    path = tmp_path / "bert.json"
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2}
+    path.write_text(json.dumps({"model_type": "bert", "max_position_embeddings": 32, "vocab_size": 99, **sizes}))
+    done = run("--model", path, "--topology", "v6e-1", "--mode", "prefill", "--seq", 64)
+    assert done.exit_code == 2
+    assert "sequences of 64 tokens are longer than the 32 positions" in done.output and "must match" in done.output
+
+
+def test_files_are_written_before_the_report_is_read(config, tmp_path, monkeypatch):
+    """`torch-tpu plan ... | head` closes the output in the middle of it."""
+
+    def closed(*_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(render, "show", closed)
+    file, page = tmp_path / "plan.json", tmp_path / "plan.html"
+    given = ("--model", config, "--topology", "v6e-1", "--mode", "prefill", "--batch", 1, "--seq", SEQ)
+    assert run(*given, "--json", file, "--html", page).exit_code == 1
+    assert json.loads(file.read_text())["compiled"] and "<html" in page.read_text()
+
+
 def test_devices_that_train_together(config):
     load = models.Workload(config, "train", BATCH, SEQ, data_parallel=True)
     one, other = plans.plan(load, ["v6e-4", "v7x-1"])

@@ -17,6 +17,7 @@ from torch_tpu.runtime.topology import Topology
         ("v5p-8960", "v5p:16x20x28", 8960),
         ("v7x-1", "tpu7x:1x1x1", 2),
         ("tpu7x-8", "tpu7x:2x2x2", 16),
+        ("v5litepod-8", "v5e:2x4", 8),
         ("v7x-1024", "tpu7x:8x8x16", 2048),
     ],
 )

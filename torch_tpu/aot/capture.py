@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -164,8 +165,17 @@ def _target(
 
     if optimizer is None:
         return torch.no_grad()(call)
-    update = _Update(optimizer([p for p in model.parameters() if p.requires_grad]), notes)
+    made = optimizer([p for p in model.parameters() if p.requires_grad])
+    if inspect.signature(made.step).parameters.get("closure", _OPTIONAL).default is inspect.Parameter.empty:
+        raise TypeError(
+            f"{type(made).__name__} calls the model several times a step, as its losses say; there is no one program of that: "
+            "plan it with another optimizer, or capture a function of what it calls"
+        )
+    update = _Update(made, notes)
     return _training_step(call, update, loss)
+
+
+_OPTIONAL = inspect.Parameter("closure", inspect.Parameter.KEYWORD_ONLY, default=None)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from typing import Any, Literal, cast, get_args
 import torch
 import torch._dynamo
 
-from torch_tpu import _named
+from torch_tpu import _named, errors
 from torch_tpu.aot import capture
 from torch_tpu.aot.compiled import Compiled
 from torch_tpu.aot.utilization import model_flops
@@ -140,15 +140,17 @@ def _trace_config(workload: Workload, topology: str) -> tuple[Any, Compiled]:
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable  # older
         enable()
     make = {"train": _train, "prefill": _prefill, "decode": _decode}[workload.mode]
-    with _without_looking_for_packed_sequences():
-        compiled = make(model, workload, topology)
     positions = getattr(model.config, "max_position_embeddings", None)
-    if isinstance(positions, int) and 0 < positions < workload.seq:
-        told = (
-            f"sequences of {workload.seq} tokens are longer than the {positions} positions that the config file gives"
-        )
-        compiled = replace(compiled, notes=(*compiled.notes, told))
-    return model, compiled
+    told = f"sequences of {workload.seq} tokens are longer than the {positions} positions that the config file gives"
+    too_long = isinstance(positions, int) and 0 < positions < workload.seq
+    try:
+        with _without_looking_for_packed_sequences():
+            compiled = make(model, workload, topology)
+    except Exception as error:
+        if too_long and not isinstance(error, errors.TpuError):  # such as those of a table of positions
+            raise ValueError(f"{told}, and the model does not take them: {error}") from error
+        raise
+    return model, replace(compiled, notes=(*compiled.notes, told)) if too_long else compiled
 
 
 def from_config(path: str, dtype: torch.dtype) -> Any:

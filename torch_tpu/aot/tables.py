@@ -102,7 +102,9 @@ def _time(time: TimeReport) -> Iterator[Row]:
 
 
 def _rates(report: Report, rates: Rates) -> Iterator[Row]:
-    yield Row("bound by", rates.bound, "estimate")
+    differs = (rates.intensity < rates.ridge) != (rates.bound == "memory")
+    why = ", by what decides for longer above; the intensity alone says otherwise" if differs else ""
+    yield Row("bound by", rates.bound, f"estimate{why}")
     if rates.mfu is not None and rates.mfu_causal is not None:
         yield Row("MFU, attention in full", f"{rates.mfu:.1%}", "estimate; as TorchTitan counts")
         yield Row("MFU, causal attention halved", f"{rates.mfu_causal:.1%}", "estimate; as MaxText counts")

@@ -23,7 +23,7 @@ def info() -> int:
     usage = disk.usage()
     table = Table(show_header=False)
     table.add_row("directory", str(disk.directory))
-    table.add_row("programs", str(usage.entries))
+    table.add_row("files", f"{usage.entries}: programs, and what compilers said of some")
     table.add_row("size", f"{usage.num_bytes / 2**20:.1f} MiB of {settings.cache_limit / 2**20:.0f} MiB")
     table.add_row("problem", disk.problem or "none")
     console.print(table)

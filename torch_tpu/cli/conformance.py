@@ -82,9 +82,9 @@ def run(chosen: Chosen, output: Path | None, gaps: Path | None, write_gaps: Path
         task = progress.add_task("conformance", total=len(cases))
         results = suite.run(plan, cases, lambda result: progress.update(task, advance=1, description=result.case.op))
     judgement = declared.judge(results, complete=plan.limit == 0)
-    report.show(console, results, judgement)
     if write_gaps is not None:
         write_gaps.write_text(report.as_toml(judgement.failed), encoding="utf-8")
+    report.show(console, results, judgement)
     return 0 if judgement.holds else 1
 
 
@@ -107,9 +107,9 @@ def show_matrix(results: list[Path], file: Path | None, html: Path | None) -> in
     except (OSError, ValueError, ImportError) as error:
         console.print(str(error), markup=False)
         return 2
-    report.show_matrix(console, found)
     if html is not None:
         html.write_text(support_page.as_html(found), encoding="utf-8")
+    report.show_matrix(console, found)
     return 1 if any("W" in row.cells for row in found.rows) else 0
 
 
@@ -146,9 +146,9 @@ def run_models(
     with Progress(*_COLUMNS, console=console) as progress:
         task = progress.add_task("models", total=len(cases))
         results = sweep.run(plan, cases, lambda result: progress.update(task, advance=1, description=result.case.name))
-    report.show(console, results)
     if html is not None:
         html.write_text(report.as_html(results), encoding="utf-8")
+    report.show(console, results)
     return 1 if any(result.fails for result in results) else 0
 
 

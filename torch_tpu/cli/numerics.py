@@ -51,9 +51,9 @@ def run(
     except Exception as error:  # noqa: BLE001 - `explain` raises what is not the user's
         console.print(outputs.explain(error), markup=False, soft_wrap=True)
         return 2
-    report.show(console, result, everything=everything)
     if json is not None:
         json.write_text(report.as_json(result), encoding="utf-8")
     if html is not None:
         html.write_text(page.as_html(result), encoding="utf-8")
+    report.show(console, result, everything=everything)  # after the files: whoever reads it may stop
     return 0 if result.holds else 1

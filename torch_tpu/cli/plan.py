@@ -40,11 +40,11 @@ def run(
     except Exception as error:  # noqa: BLE001 - `explain` raises what is not the user's
         console.print(f"cannot plan: {outputs.explain(error)}", soft_wrap=True)
         return 2
-    render.show(reports, console)
     if json_file is not None:
         written = [json.loads(report.to_json()) for report in reports]
         content = json.dumps(written[0] if len(written) == 1 else written, indent=2) + "\n"
         json_file.write_text(content, encoding="utf-8")
     if html_file is not None:
         html_file.write_text(render.page(reports), encoding="utf-8")
+    render.show(reports, console)  # after the files: whoever reads it may stop
     return 0 if any(report.compiled for report in reports) else 1

@@ -55,7 +55,9 @@ def find(text: str, *, tiny: bool = False) -> Found:
         message(
             f"there is no model {text!r}",
             why="it is neither module:function, nor a .json file, nor an architecture that is installed",
-            do=f"near: {', '.join(near)}" if near else "install transformers for its architectures",
+            do=f"near: {', '.join(near)}"
+            if near
+            else "name one of those, or install transformers for its architectures",
         )
     )
 

@@ -26,6 +26,7 @@ class Generation:
     most_chips: int
 
 
+_ALSO_CALLED = {"tpu7x": "v7x", "v5litepod": "v5e"}
 GENERATIONS: dict[str, Generation] = {
     "v5e": Generation("v5e", 2, 1, 256),
     "v5p": Generation("v5p", 3, 1, 8960),
@@ -56,7 +57,8 @@ class Topology:
             return name
         if not isinstance(name, str):
             raise TypeError(f"a topology is a generation and a number of chips, such as 'v6e-8', not {name!r}")
-        generation, dash, count = name.strip().lower().replace("tpu7x", "v7x").partition("-")
+        generation, dash, count = name.strip().lower().partition("-")
+        generation = _ALSO_CALLED.get(generation, generation)
         if generation not in GENERATIONS:
             raise ValueError(f"there is no TPU generation {generation!r}; there are: {', '.join(GENERATIONS)}")
         if dash and not count.isdecimal():
