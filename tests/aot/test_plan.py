@@ -95,6 +95,8 @@ def test_the_matrix_products_of_a_training_step(config):
     assert any(
         re.match(r"aten_mm \(transformers.*modeling_llama\.py:\d+ in forward, backward\)", what) for what in places
     )
+    lines = {line for what in places for line in re.findall(r"\w+\.py:\d+", what)}
+    assert len(lines) >= 3, "operators of the layers, which are one loop, have lines of their own"
     assert not any("test_plan.py" in what for what in places), "the optimizer's operators are not this file's"
     assert sum(part.seconds for part in made.heaviest) == pytest.approx(made.time.estimate, rel=0.1), (
         "nothing is missing"
@@ -108,6 +110,8 @@ def test_a_long_sweep_compiles_each_step_by_itself(config):
         for batch in (1, 2):
             (program,) = models.trace(models.Workload(config, "train", batch, 8), "v6e-1").runs
             assert program.text.count("stablehlo.while") == 2, "the layers, forwards and backwards"
+            forward, backward = (text for text in program.text.split("func.func") if "stablehlo.while" in text)
+            assert "stablehlo.reverse" not in forward and "stablehlo.reverse" in backward, "activations are not copied"
 
 
 @pytest.mark.parametrize("mode", ["prefill", "decode"])

@@ -107,6 +107,7 @@ class Part:
     seconds: float
     times: int
     bound: str
+    """"matrix", "vector" or "memory"; nothing for several parts together."""
 
 
 @dataclass(frozen=True)
@@ -359,7 +360,7 @@ def _rates(
 
 
 def _heaviest(programs: Sequence[_Program], kept: int = 10) -> tuple[Part, ...]:
-    """Where the time goes, by operator and line."""
+    """Where the time goes, by operator and line; the lighter ones together."""
     groups: dict[tuple[str, str], list[float]] = {}
     for program in programs:
         for item in program.cost.heaviest if program.cost is not None else ():
@@ -368,7 +369,12 @@ def _heaviest(programs: Sequence[_Program], kept: int = 10) -> tuple[Part, ...]:
             group[0] += item.seconds * program.times
             group[1] += item.times * program.times
     parts = [Part(what, seconds, int(times), bound) for (what, bound), (seconds, times) in groups.items()]
-    return tuple(sorted(parts, key=lambda part: -part.seconds)[:kept])
+    parts.sort(key=lambda part: -part.seconds)
+    lighter = parts[kept:]
+    if lighter:
+        seconds, times = sum(part.seconds for part in lighter), sum(part.times for part in lighter)
+        parts[kept:] = [Part(f"{len(lighter)} others", seconds, times, "")]
+    return tuple(parts)
 
 
 def _notes(

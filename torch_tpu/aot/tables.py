@@ -45,7 +45,8 @@ def sections(report: Report) -> Iterator[Section]:
         yield Section("Time of a step", tuple(_time(report.time)))
         yield Section("What that means", tuple(_rates(report, report.rates)))
     if report.heaviest:
-        rows = (Row(part.what, seconds(part.seconds), f"{part.bound}, {part.times} times") for part in report.heaviest)
+        parts = ((part, f"{part.bound}, " if part.bound else "") for part in report.heaviest)
+        rows = (Row(part.what, seconds(part.seconds), f"{bound}{part.times} times") for part, bound in parts)
         yield Section("Where the time goes", tuple(rows))
     if report.memory is not None and report.memory.largest:
         groups = report.memory.largest

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
+from unittest import mock
 
+import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.utils.checkpoint import CheckpointPolicy
 
 from torch_tpu.compile import control_flow, saved
 from torch_tpu.compile.bounds import Bounds
@@ -53,12 +56,45 @@ def compile_graph(
         fw_compiler=compiled["forward"],
         bw_compiler=compiled["backward"],
         inference_compiler=compiled["inference"],
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=_partition,
         decompositions=table(),
         keep_inference_input_mutations=True,
     )
-    with saved.kept(module, chosen) if keeps else nullcontext():
+    with saved.kept(module, chosen) if keeps else nullcontext(), _lines_in_bodies(module):
         return make(module, inputs)
+
+
+def _partition(joint: fx.GraphModule, *args: Any, **kwargs: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """PyTorch's partition into forward and backward graph, with what a scan collects saved as it is.
+
+    Its backward scan runs from the last step to the first, over values that are turned around; where the forward graph turns
+    them, all activations are copied.
+    """
+    for node in joint.graph.find_nodes(op="call_function", target=torch.ops.aten.flip.default):
+        if any(user.target is torch.ops.higher_order.scan for user in node.users):
+            node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+    return min_cut_rematerialization_partition(joint, *args, **kwargs)
+
+
+@contextmanager
+def _lines_in_bodies(module: fx.GraphModule) -> Iterator[None]:
+    """Meanwhile the bodies of loops and branches are traced with the lines that Dynamo noted of their nodes.
+
+    PyTorch calls their code where it traces them again, and then every node is of the line of the loop. The top of a graph is
+    interpreted, node by node, which is what is done here for the rest.
+    """
+    if not any(isinstance(child, fx.GraphModule) for child in module.children()):
+        yield
+        return
+
+    def call(wrapped: Any, graph: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+        if kwargs or not fx.traceback.has_preserved_node_meta():
+            return before(wrapped, graph, *args, **kwargs)
+        return fx.Interpreter(graph).run(*args)
+
+    before = fx.graph_module._WrappedCall.__call__
+    with mock.patch.object(fx.graph_module._WrappedCall, "__call__", call):
+        yield
 
 
 def _compile(
