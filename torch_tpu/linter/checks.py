@@ -14,6 +14,8 @@ from torch_tpu.linter.scopes import Call
 from torch_tpu.linter.values import UNKNOWN, Value
 
 _CUDA_TEXT = re.compile(r"cuda(:\d+)?$")
+_QUESTION = re.compile(r"_enabled$|\.(version|is_\w+|can_use_\w+)$")
+"""Functions of torch.backends that only say how it is; others do when they are given nothing."""
 _READS = {"item": "item()", "tolist": "tolist()", "cpu": "cpu()", "numpy": "numpy()"}
 _SIZED_BY_VALUES = frozenset({"nonzero", "argwhere", "masked_select", "unique", "unique_consecutive"})
 _JOINING = frozenset({"torch.cat", "torch.concat", "torch.concatenate", "torch.hstack", "torch.vstack", "torch.dstack"})
@@ -64,6 +66,8 @@ class Checks:
             return
         entry = apis.cuda().find(name)
         if entry is not None and name.startswith("torch.") and RULES[entry.rule] is not rules.CudaPackage:
+            if RULES[entry.rule] is rules.CudaOption and isinstance(node.ctx, ast.Load):  # type: ignore[attr-defined]
+                return  # to ask what an option is does nothing; `_option` has the calls
             what = (
                 "is not for this device" if RULES[entry.rule] is not rules.Float16 else "scales gradients for float16"
             )
@@ -100,7 +104,7 @@ class Checks:
     # ------------------------------------------------------------------------------------------------- calls
 
     def called(self, flow: Expressions, node: ast.Call, call: Call) -> None:
-        for check in (self._environment, self._backend, self._cuda_method, self._read, self._printed, self._sized, self._made,
+        for check in (self._environment, self._backend, self._option, self._cuda_method, self._read, self._printed, self._sized, self._made,
                       self._wide, self._heads, self._split_heads):  # fmt: skip
             check(flow, node, call)
 
@@ -117,6 +121,14 @@ class Checks:
             entry = table.find(f"backend:{backend}")
             if entry is not None:
                 self.report(RULES[entry.rule], node, f'"{backend}" is not for this device', entry.suggestion(""))
+
+    def _option(self, flow: Expressions, node: ast.Call, call: Call) -> None:
+        """A call that sets what only concerns CUDA, or asks for it."""
+        name = call.callee.name
+        asks = not (call.args or call.keywords) or _QUESTION.search(name)
+        entry = apis.cuda().find(name) if name.startswith("torch.") and not (asks or flow.absent) else None
+        if entry is not None and RULES[entry.rule] is rules.CudaOption:
+            self.report(rules.CudaOption, node, f"{name} is not for this device", entry.suggestion(name))
 
     def _variable(self, flow: Expressions, node: ast.expr, variable: object) -> None:
         for table in (apis.cuda(), apis.torch_xla()):
@@ -163,18 +175,13 @@ class Checks:
         return ""
 
     def _printed(self, flow: Expressions, node: ast.Call, call: Call) -> None:
-        is_print = isinstance(node.func, ast.Name) and node.func.id == "print"
-        is_log = (
-            call.method in _LOGGING and isinstance(node.func, ast.Attribute) and "log" in ast.unparse(node.func.value)
-        )
-        if not (is_print or is_log) or not flow.step():
-            return
-        for arg, value in zip(node.args, call.args):
-            if _on_device(value) or _formats_tensor(flow, arg):
+        where, verb = flow.step(), _printing(node, call)
+        for arg, value in zip(node.args, call.args) if where and verb else ():
+            if (_on_device(value) and verb != "written") or _formats_tensor(flow, arg):
                 self.report(
                     rules.PrintInLoop,
                     arg,
-                    f"a tensor is {'printed' if is_print else 'logged'} {flow.step()}, which waits for the device",
+                    f"a tensor is {verb} {where}, which waits for the device",
                     "do so every so many steps, or keep values and print them after the loop",
                 )
 
@@ -414,10 +421,32 @@ def _is_sum_of(value: ast.expr, part: ast.expr) -> bool:
     return not isinstance(value, lists) and any(item is part for item in ast.walk(value))
 
 
+def _printing(node: ast.Call, call: Call) -> str:
+    """What a call does with the texts and tensors that it is given: print, log or write them; empty for all else."""
+    whose, _, last = (call.callee.name or ast.unparse(node.func)).rpartition(".")
+    if last in _LOGGING and "log" in whose:
+        return "logged"
+    return {"print": "printed", "write": "written" if whose else ""}.get(last, "")
+
+
 def _formats_tensor(flow: Expressions, node: ast.expr) -> bool:
-    if not isinstance(node, ast.JoinedStr):
-        return False
-    return any(isinstance(part, ast.FormattedValue) and _on_device(flow.silent(part.value)) for part in node.values)
+    """Whether a text is made of a tensor's values: f"{t}", "%s" % t, "{}".format(t), str(t), or such a one and more."""
+    parts: list[ast.expr] = []
+    if isinstance(node, ast.JoinedStr):
+        parts = [part.value for part in node.values if isinstance(part, ast.FormattedValue)]
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and _is_text(node.left):
+        parts = node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _formats_tensor(flow, node.left) or _formats_tensor(flow, node.right)
+    elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("str", "repr", "format"):
+        parts = node.args[:1]
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _is_text(node.func.value):
+        parts = [*node.args, *(item.value for item in node.keywords)]
+    return any(_on_device(flow.silent(part)) or _formats_tensor(flow, part) for part in parts)
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _is_fixed(flow: Expressions, node: ast.expr) -> bool:

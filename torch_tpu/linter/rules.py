@@ -130,7 +130,7 @@ class ReadInLoop(Rule, id="TPU001", severity="warning"):
 
 
 class PrintInLoop(Rule, id="TPU002", severity="warning"):
-    """A tensor is printed or logged in every step of a loop.
+    """A tensor is printed, logged or formatted into a text that is, in every step of a loop.
 
     Its values are copied to the host for that, which waits for the device as `.item()` does (TPU001).
     """
@@ -215,7 +215,8 @@ class CudaPackage(Rule, id="TPU012", severity="error"):
 class CudaOption(Rule, id="TPU013", severity="warning"):
     """An option that only concerns CUDA.
 
-    It does nothing on a TPU, or asks for a kernel that is not there. What serves its purpose is named.
+    It does nothing on a TPU, or asks for a kernel that is not there. What serves its purpose is named. Code that only reads
+    such an option is not reported.
     """
 
 
