@@ -262,7 +262,7 @@ class Float64(Rule, id="TPU030", severity="warning"):
     """float64 or complex128 on the device.
 
     A TPU has no such arithmetic: each operation is emulated by many on pairs of float32, and takes twice the memory.
-    Use float32, or compute such a part on the CPU.
+    Use float32, or compute such a part on the CPU. What is made in float64 on the CPU is named where it is moved.
     """
 
 
@@ -270,7 +270,7 @@ class Int64(Rule, id="TPU031", severity="note"):
     """int64 where int32 would do, in a loop or in `forward`.
 
     A TPU computes in 32 bits; int64 is emulated on pairs and takes twice the memory. Masks, counters and ranges that
-    are made int64 can be int32. Indices and targets (`x[i]`, `gather`, `scatter`, losses) are not reported: PyTorch wants
+    are made int64 can be int32, unless they have only a few elements. Indices and targets (`x[i]`, `gather`, `scatter`, losses) are not reported: PyTorch wants
     most of them as int64.
     """
 
@@ -367,4 +367,13 @@ class CallsInBetween(Rule, id="TPU109", severity="note"):
 
     The graph is split there, and the call runs between its programs as in eager mode. `torch_tpu.stats()` counts such calls
     as `calls_in_between`.
+    """
+
+
+class Refused(Rule, id="TPU110", severity="error"):
+    """An operator cannot run on the device, and the CPU cannot take its place.
+
+    Such are operators that make what the device does not have, as sparse tensors in other layouts than COO: what the CPU
+    made of it (TPU106) cannot come back. The function ends there with an `UnsupportedOpError`, here as on a TPU; the other
+    findings are about what it did before.
     """
