@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Callable, Sequence
 
@@ -247,8 +248,10 @@ class Checks:
         dtype = call.keywords.get("dtype", UNKNOWN).name
         named = next((value.name for value in call.args if values.is_dtype(value.name)), dtype)
         result = call.result
-        to_float64 = named in _FLOAT64 or (call.method in ("double", "cdouble") and not call.args)
-        if call.callee.name == "torch.set_default_dtype" and named in _FLOAT64:
+        to_float64 = named in values.WIDE or (call.method in ("double", "cdouble") and not call.args)
+        if call.method in ("to", "cuda") and call.receiver is not None and call.receiver.place == "host":
+            to_float64 = result.is_wide  # it was made on the host
+        if call.callee.name == "torch.set_default_dtype" and named in values.WIDE:
             self.report(rules.Float64, node, "float64 becomes the default", "use float32")
         elif to_float64 and _on_device(result):
             self.report(rules.Float64, node, "a TPU emulates float64", "use float32, or .cpu() first")
@@ -351,7 +354,6 @@ class Checks:
 
 
 _COUNTING = frozenset({"torch.zeros", "torch.ones", "torch.arange"})
-_FLOAT64 = frozenset({"torch.float64", "torch.double", "torch.complex128", "torch.cdouble"})
 
 
 _DEVICE_ROLES = frozenset({"to", "autocast", "map_location", "set_default_device", "Generator", "GradScaler"})
@@ -375,9 +377,9 @@ def _on_device(value: Value) -> bool:
 
 
 def _is_small(sizes: Sequence[Value]) -> bool:
-    """Whether all sizes are constants, so that there are only a few elements."""
-    flat = [item for size in sizes for item in (size.items if size.kind == "items" else (size,))]
-    return all(isinstance(item.constant, int) for item in flat)
+    """Whether all sizes are constants, and there are only a few elements."""
+    flat = [item.constant for size in sizes for item in (size.items if size.kind == "items" else (size,))]
+    return all(isinstance(size, int) for size in flat) and math.prod(flat) <= syntax.FEW
 
 
 def _is_module(name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from torch_tpu.linter import syntax, values
@@ -138,7 +139,7 @@ class Expressions:
         if base.is_tensor:
             if name == "device":
                 return Value("host", constant="cpu" if base.place == "host" else None)
-            return HOST if values.is_host_attribute(name) else Value("tensor", base.place, base.is_mask)
+            return HOST if values.is_host_attribute(name) else replace(base, constant=None)
         known = self.classes.get(base.name) if base.kind in ("instance", "module") else None
         if known is not None:
             if name in known.methods:
@@ -156,7 +157,7 @@ class Expressions:
         if base.is_tensor:
             if self.recording:
                 self.events.indexed(self, node, base, index)
-            return Value("tensor", base.place, base.is_mask)
+            return replace(base, constant=None)
         if base.kind == "items":
             place = index.constant
             if isinstance(place, int) and -len(base.items) <= place < len(base.items):
@@ -198,7 +199,7 @@ class Expressions:
         left, right = self.eval(node.left), self.eval(node.right)
         if left.is_tensor or right.is_tensor:
             both = left.is_mask and right.is_mask and isinstance(node.op, (ast.BitAnd, ast.BitOr, ast.BitXor))
-            return Value("tensor", values.place_of([left, right]), both)
+            return Value("tensor", values.place_of([left, right]), both, left.is_wide or right.is_wide)
         if isinstance(left.constant, int) and isinstance(right.constant, int):
             return Value("host", constant=_computed(node.op, left.constant, right.constant))
         if left.kind == right.kind == "items" and isinstance(node.op, ast.Add):
