@@ -100,6 +100,55 @@ def test_what_may_be_in_a_loop(line):
     assert in_loop(line, "loader = torch.utils.data.DataLoader(loader)") == []
 
 
+PROOFS = (
+    "out = model(**batch); loss = out.loss",
+    "out = model(**batch); loss = out['loss']",
+    "loss = model(batch)[0]; loss.backward()",
+    "loss, logits = self.model(batch); (loss / 4).backward()",
+    "loss = step_of(batch)\n        if scaler: scaler.scale(loss).backward()\n        else: loss.mean().backward()",
+    "loss = step_of(batch); accelerator.backward(loss)",
+    "loss = step_of(batch); total = total + loss.detach()",
+)
+
+
+@pytest.mark.parametrize("proof", PROOFS)
+@pytest.mark.parametrize(
+    "rule, line",
+    [
+        ("TPU001", "float(loss)"),
+        ("TPU001", "loss.numpy()"),
+        ("TPU002", "print(loss)"),
+        ("TPU002", "print(f'{loss}')"),
+        ("TPU002", "logger.info('%s', loss)"),
+        ("TPU003", "if loss > 3: step = 1"),
+    ],
+)
+def test_values_that_a_line_shows_to_be_tensors(proof, rule, line):
+    text = (
+        f"def train(self, model, loader):\n    for step, batch in enumerate(loader):\n        {proof}\n        {line}\n"
+    )
+    assert found(text) == [rule]
+
+
+def test_a_line_before_the_proof_is_of_the_tensor_too():
+    text = "def f(model, batches):\n  for x in batches:\n    loss = step_of(x)\n    print(loss)\n    loss.backward()\n"
+    assert found(text) == ["TPU002"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "args = parser.parse_args(); print(args.loss); print(config(batch).loss)",
+        "value = step_of(batch); value.backward(); value = reduced(value); print(value); float(value)",
+        "value = step_of(batch)\n        print(value)\n        if isinstance(value, torch.Tensor): value.backward()",
+        "gradient = layer.backward(gradient); print(gradient)",
+        "out = model(batch); print(out.loss.shape, out.name)",
+    ],
+)
+def test_what_no_line_shows_to_be_a_tensor(line):
+    assert in_loop(line) == []
+
+
 def test_collections_may_be_copied_once():
     line = "state = {name: value.cpu() for name, value in model.state_dict().items()}"
     assert found(f"def save(model):\n    {line}\n") == []

@@ -22,7 +22,8 @@ _RETURN_SELF = frozenset({
 class Expressions:
     """Evaluates the expressions of one file, in the scope and the loops that it is in."""
 
-    def __init__(self, events: Events):
+    def __init__(self, tree: ast.Module, events: Events):
+        self.tree = tree
         self.events = events
         self.recording = False
         self.functions: dict[int, Function] = {}
@@ -147,6 +148,8 @@ class Expressions:
             return known.attributes.get(name, UNKNOWN)
         if base.kind == "module" and name in ("weight", "bias"):
             return values.ON_DEVICE
+        if base.is_output and values.is_output_of_model(name):
+            return Value("tensor", base.place)
         return HOST if base.kind == "host" else Value(place=base.place) if base.kind == "unknown" else UNKNOWN
 
     def _Subscript(self, node: ast.Subscript) -> Value:
@@ -164,6 +167,8 @@ class Expressions:
                 return base.items[place]
         if base.kind == "module":
             return base
+        if base.is_output and isinstance(index.constant, str):
+            return self.attribute(base, index.constant)
         return base.element() if base.kind in ("items", "many", "host", "unknown") else UNKNOWN
 
     def _Tuple(self, node: ast.Tuple | ast.List) -> Value:
@@ -306,6 +311,8 @@ class Expressions:
         keywords = {item.arg or "**": self.eval_for(option or item.arg or "", item.value) for item in node.keywords}
         self.quiet -= silent
         result = self._result(node, callee, receiver, method, args, keywords)
+        if result.kind == "unknown" and (args or keywords) and syntax.is_model(node.func):
+            result = replace(result, is_output=True)
         if self.recording:
             self.events.called(self, node, Call(callee, receiver, method, args, keywords, result))
         return result
@@ -389,6 +396,9 @@ class Expressions:
     def bind(self, target: ast.expr, value: Value) -> None:
         """Assigns to a name, an attribute of `self`, or to several."""
         if isinstance(target, ast.Name):
+            body = self.tree if self.function is None else self.function.node
+            if value.kind == "unknown" and id(target) in syntax.shown_to_be_tensors(body):
+                value = Value("tensor", value.place)
             self.scope.names[target.id] = value
         elif isinstance(target, (ast.Tuple, ast.List)):
             for index, item in enumerate(target.elts):

@@ -270,8 +270,8 @@ class Int64(Rule, id="TPU031", severity="note"):
     """int64 where int32 would do, in a loop or in `forward`.
 
     A TPU computes in 32 bits; int64 is emulated on pairs and takes twice the memory. Masks, counters and ranges that
-    are made int64 can be int32, unless they have only a few elements. Indices and targets (`x[i]`, `gather`, `scatter`, losses) are not reported: PyTorch wants
-    most of them as int64.
+    are made int64 can be int32, unless they have only a few elements. Indices and targets (`x[i]`, `gather`, `scatter`,
+    losses) are not reported: PyTorch wants most of them as int64.
     """
 
 

@@ -27,6 +27,8 @@ class Value:
     """A tensor of bools."""
     is_wide: bool = False
     """A tensor of float64 or complex128."""
+    is_output: bool = False
+    """What a model returned: a tensor, a tuple, or an object with the loss and more."""
     name: str = ""
     """What it is called where it comes from: "torch.nn.functional.softmax"; for an instance, its class."""
     items: tuple[Value, ...] = ()
@@ -76,6 +78,7 @@ def merge(*values: Value) -> Value:
             first.place if first.place == other.place else "unknown",
             first.is_mask and other.is_mask,
             first.is_wide and other.is_wide,
+            first.is_output and other.is_output,
             first.name if first.name == other.name else "",
             items,
             None,
@@ -153,6 +156,11 @@ _TUPLE_MODULES = frozenset({"LSTM", "GRU", "RNN", "MultiheadAttention", "Adaptiv
 def is_host_attribute(name: str) -> bool:
     """Whether an attribute of a tensor, or what a method of it returns, is no tensor."""
     return name in HOST_METHODS or name.startswith("is_")
+
+
+def is_output_of_model(name: str) -> bool:
+    """Whether an attribute of what a model returns is a tensor: `loss`, `lm_logits`, `last_hidden_state`."""
+    return name.endswith(("loss", "logits", "_embeds", "last_hidden_state", "pooler_output"))
 
 
 def is_dtype(name: str) -> bool:
