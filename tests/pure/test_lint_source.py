@@ -294,6 +294,60 @@ def test_growth_that_starts_anew_in_each_turn_is_none():
     assert found(cache) == ["TPU004"]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "past = (torch.cat([past[0], x], 1),)",
+        "past, y = torch.cat([past, x], 1), x * 2",
+        "past[0] = torch.cat([past[0], x], 1)",
+        "past = (torch.cat([past[0], x], 1), past[1]) if step else past",
+    ],
+)
+def test_growth_within_tuples(line):
+    assert found(f"def f(x: torch.Tensor, past):\n  for step in range(99):\n    {line}\n") == ["TPU004"]
+
+
+def test_slots_of_a_list_that_grow_once_are_no_growth():
+    line = "parts[i] = torch.cat([parts[i], x])"
+    assert found(f"def f(x: torch.Tensor, parts):\n  for i in range(99):\n    {line}\n") == []
+
+
+@pytest.mark.parametrize(
+    "lines, count",
+    [
+        ("k = torch.cat([cache, k], dim=1); return k", 1),
+        ("k = torch.cat([past[0], k], dim=1); present = (k, k); k = k * 2; return x, present", 1),
+        ("k = torch.cat([cache, k], dim=1); self.cache = k; return x", 1),
+        ("self.k = torch.cat([self.k, k], 1); return x", 1),
+        ("k = torch.cat([cache, k], dim=1); k = self.conv(k); return k, x", 0),  # a fixed part is kept
+        ("k = torch.cat([cache, k], dim=1); return self.conv(k), k[:, -3:]", 0),
+        ("x = torch.cat([x, k], dim=1); return x", 0),
+    ],
+)
+def test_caches_that_grow_in_forward(lines, count):
+    head = "class M(nn.Module):\n  def forward(self, x: torch.Tensor, k: torch.Tensor, cache=None, past=None):\n    "
+    assert found(head + lines.replace("; ", "\n    ") + "\n") == ["TPU004"] * count
+
+
+@pytest.mark.parametrize(
+    "text, count",
+    [
+        ("model.generate(ids, max_new_tokens=20)", 1),
+        ("model.generate(**inputs, max_length=20, use_cache=True)", 1),
+        ("model.generate(ids, cache_implementation='dynamic')", 1),
+        ("from transformers import DynamicCache\ncache = DynamicCache()", 1),
+        ("model.generate(ids, max_new_tokens=20, cache_implementation='static')", 0),
+        ("from transformers import StaticCache\nmodel.generate(ids, max_length=9, past_key_values=StaticCache(c))", 0),
+        ("model.generation_config.cache_implementation = 'static'\nmodel.generate(ids, max_new_tokens=20)", 0),
+        ("model.generate(ids, max_new_tokens=20, **generation_kwargs)", 0),
+        ("generator.generate(3)", 0),
+        ("def generate(ids, max_length): pass\ngenerate(ids, max_length=20)", 0),
+    ],
+)
+def test_caches_of_transformers(text, count):
+    assert found(text + "\n") == ["TPU004"] * count
+
+
 @pytest.mark.parametrize("rule", ["TPU003", "TPU005"])
 def test_forward_is_a_step(rule):
     line = {"TPU003": "return x if x.sum() > 0 else -x", "TPU005": "return x[x > n]"}[rule]

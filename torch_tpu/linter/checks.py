@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from torch_tpu.linter import apis, rules, syntax, values
 from torch_tpu.linter.expressions import Expressions
@@ -20,7 +20,10 @@ _QUESTION = re.compile(r"_enabled$|\.(version|is_\w+|can_use_\w+)$")
 _READS = {"item": "item()", "tolist": "tolist()", "cpu": "cpu()", "numpy": "numpy()"}
 _SIZED_BY_VALUES = frozenset({"nonzero", "argwhere", "masked_select", "unique", "unique_consecutive"})
 _JOINING = frozenset({"torch.cat", "torch.concat", "torch.concatenate", "torch.hstack", "torch.vstack", "torch.dstack"})
+_CACHE = re.compile(r"^(\w*cache\w*|\w*past\w*)\b|^self\.\w*(cache|past)", re.IGNORECASE)
 _LOGGING = frozenset({"info", "debug", "warning", "error", "critical", "log", "exception"})
+_CACHE_OPTIONS = frozenset({"cache_implementation", "past_key_values", "generation_config"})
+"""Options of `generate` that may choose another cache."""
 _HEADS = {"hidden_size": "num_attention_heads", "n_embd": "n_head", "d_model": "nhead", "embed_dim": "num_heads"}
 _HEAD_MODULES = frozenset({"MultiheadAttention", "TransformerEncoderLayer", "TransformerDecoderLayer", "Transformer"})
 _NO_GAIN = ": bfloat16 is as fast on a TPU, and needs no scaling"
@@ -37,6 +40,7 @@ class Checks:
     def __init__(self, file: str, tree: ast.Module, add: Callable[[Finding, int, int], None]):
         self.file, self.tree = file, tree
         self._add = add
+        self._attributes = {item.attr for item in ast.walk(tree) if isinstance(item, ast.Attribute)}
         self._moved: set[int] = set()
         """Calls that were reported as part of another one."""
 
@@ -106,7 +110,7 @@ class Checks:
 
     def called(self, flow: Expressions, node: ast.Call, call: Call) -> None:
         for check in (self._environment, self._backend, self._option, self._cuda_method, self._read, self._printed, self._sized, self._made,
-                      self._wide, self._heads, self._split_heads):  # fmt: skip
+                      self._wide, self._heads, self._split_heads, self._generated):  # fmt: skip
             check(flow, node, call)
 
     def _environment(self, flow: Expressions, node: ast.Call, call: Call) -> None:
@@ -265,6 +269,25 @@ class Checks:
         if to_int64 and where and (mask or counter) and id(node) not in syntax.wanted_as_int64(body):
             self.report(rules.Int64, node, f"int64 is emulated, {where}", "use torch.int32")
 
+    def _generated(self, flow: Expressions, node: ast.Call, call: Call) -> None:
+        """`generate` of Transformers with the cache that it takes by itself, and such a cache."""
+        made = call.callee.name.startswith("transformers.") and call.callee.name.endswith(".DynamicCache")
+        chosen = _CACHE_OPTIONS & call.keywords.keys() or any(
+            item.arg is None and re.search("kwargs|config|options", ast.unparse(item.value)) for item in node.keywords
+        )
+        lengths = {"max_new_tokens", "max_length"} & call.keywords.keys()
+        grows = call.method == "generate" and call.callee.kind == "unknown" and lengths and not chosen
+        implementation = call.keywords.get("cache_implementation", UNKNOWN).constant
+        grows = grows or (call.method == "generate" and implementation in ("dynamic", "dynamic_full"))
+        if flow.absent or not (made or grows) or "cache_implementation" in self._attributes:
+            return
+        self.report(
+            rules.GrowingTensor,
+            node,
+            f"{'this cache' if made else 'the cache'} grows with each token, and operators are compiled for each length",
+            'use cache_implementation="static" or a StaticCache: one size serves all tokens',
+        )
+
     def _heads(self, flow: Expressions, node: ast.Call, call: Call) -> None:
         """Attention whose heads are narrow, where the file says how wide they are."""
         width, heads = UNKNOWN, UNKNOWN
@@ -314,27 +337,33 @@ class Checks:
         if isinstance(target, ast.Subscript) and flow.name_of(target.value) == "os.environ":
             index = target.slice
             self._variable(flow, node, index.value if isinstance(index, ast.Constant) else None)  # type: ignore[arg-type]
-        where = flow.step()
-        if isinstance(value, ast.IfExp):  # `new if cache is None else torch.cat((cache, new))`
-            for branch in (value.body, value.orelse):
-                self.assigned(flow, node, target, branch)
-        if not where or not isinstance(value, ast.Call) or not isinstance(target, (ast.Name, ast.Attribute)):
+        if flow.step():
+            self._grown(flow, node, target, value)
+
+    def _grown(self, flow: Expressions, node: ast.stmt, target: ast.expr, value: ast.expr) -> None:
+        """A concatenation with what it is assigned to, by itself or within a tuple, or with a cache in `forward`."""
+        if isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, (ast.Tuple, ast.List)):
+            for part, item in zip(target.elts, value.elts):
+                self._grown(flow, node, part, item)
             return
-        name = flow.name_of(value.func)
-        if name not in _JOINING or not value.args or not isinstance(value.args[0], (ast.Tuple, ast.List)):
-            return
-        if isinstance(target, ast.Name) and not flow.loops:
-            return  # in forward, where each call starts anew
         text = ast.unparse(target)
-        if flow.loops and syntax.starts_anew(flow.loops[-1].node, text):
-            return
-        if any(_is_part(item, text) for item in value.args[0].elts) and _on_device(flow.silent(value)):
-            self.report(
-                rules.GrowingTensor,
-                node,
-                f"{text} grows {where}, and each size is compiled anew",
-                f"allocate the largest size before and write into it ({text}[..., step] = new)",
-            )
+        slot = isinstance(target, ast.Subscript) and flow.changing() & syntax.names_in(target.slice)
+        anew = flow.loops and syntax.starts_anew(flow.loops[-1].node, text.partition("[")[0])
+        for joined in _joined(flow, value):
+            grows = any(_is_part(item, text) for item in joined.elts) and not (slot or anew)
+            if isinstance(target, ast.Name) and not flow.loops:  # in forward, where each call starts anew
+                named = [ast.unparse(item) for item in joined.elts if _CACHE.search(ast.unparse(item))]
+                body = flow.function.node if flow.function is not None else self.tree
+                grows = bool(named) and syntax.is_kept(body, node, text)
+                text = named[0] if grows else text
+            if grows:
+                self.report(
+                    rules.GrowingTensor,
+                    node,
+                    f"{text} grows {flow.step()}, and each size is compiled anew",
+                    f"allocate the largest size before and write into it ({text}[..., step] = new)",
+                )
+                return
 
     def decided(self, flow: Expressions, node: ast.expr, value: Value) -> None:
         where = flow.step()
@@ -385,18 +414,8 @@ def _is_small(sizes: Sequence[Value]) -> bool:
 def _is_module(name: str) -> bool:
     """Names of torch_xla's modules themselves, which are passed by on the way to what is in them."""
     last = name.rpartition(".")[2]
-    known = {
-        "core",
-        "xla_model",
-        "runtime",
-        "distributed",
-        "parallel_loader",
-        "xla_multiprocessing",
-        "spmd",
-        "debug",
-        "utils",
-    }
-    return last in known | {"metrics", "profiler", "amp", "experimental", "stablehlo", "backends", "fsdp"}
+    known = {"core", "xla_model", "runtime", "distributed", "parallel_loader", "xla_multiprocessing", "spmd", "debug"}
+    return last in known | {"utils", "metrics", "profiler", "amp", "experimental", "stablehlo", "backends", "fsdp"}
 
 
 def _shortened(node: ast.expr) -> str:
@@ -465,9 +484,20 @@ def _is_data(node: ast.expr) -> bool:
     return isinstance(node, (ast.Constant, ast.List, ast.Tuple, ast.Name, ast.UnaryOp, ast.BinOp))
 
 
+def _joined(flow: Expressions, value: ast.expr) -> Iterator[ast.Tuple | ast.List]:
+    """What an expression concatenates to a tensor on the device: itself, or as one of a tuple's or of two ways."""
+    if isinstance(value, (ast.IfExp, ast.Tuple, ast.List)):  # `new if cache is None else torch.cat((cache, new))`
+        for item in [value.body, value.orelse] if isinstance(value, ast.IfExp) else value.elts:
+            yield from _joined(flow, item)
+    elif isinstance(value, ast.Call) and flow.name_of(value.func) in _JOINING and value.args:
+        parts = value.args[0]
+        if isinstance(parts, (ast.Tuple, ast.List)) and _on_device(flow.silent(value)):
+            yield parts
+
+
 def _is_part(item: ast.expr, text: str) -> bool:
     """Whether an item of a concatenation is the target itself, or a slice of it."""
-    while isinstance(item, ast.Subscript):
+    while isinstance(item, ast.Subscript) and ast.unparse(item) != text:
         item = item.value
     return ast.unparse(item) == text
 

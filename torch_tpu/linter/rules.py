@@ -147,10 +147,12 @@ class BranchOnValue(Rule, id="TPU003", severity="warning"):
 
 
 class GrowingTensor(Rule, id="TPU004", severity="warning"):
-    """A tensor grows by concatenation in a loop, as in a simple `generate`.
+    """A tensor grows by concatenation in a loop, as in a simple `generate`, or a cache grows with each token.
 
-    Each step has new sizes, so that each needs programs of its own to be compiled, and all that was there is copied
-    again.
+    Each step has new sizes, so that operators need programs of their own for each, and all that was there is copied
+    again. In functions that `torch.compile` captures a size that varies has a bound, so that there are few programs, but the
+    copies stay. Caches are those of `forward` (`k = torch.cat([cache, k])`, where `k` is returned or stored), and those that
+    `generate` of Transformers takes by itself.
 
     Allocate the largest size once and write into it (`buffer[:, step] = token`); for attention, use a cache of a fixed
     size (`cache_implementation="static"` in Transformers). To collect results, append to a Python list and

@@ -165,6 +165,33 @@ def starts_anew(loop: ast.AST, text: str) -> bool:
     )
 
 
+def is_kept(body: ast.AST, join: ast.stmt, name: str) -> bool:
+    """Whether what a statement of a function assigns to a name is returned or stored, by itself or in a tuple, before the
+    name gets another value."""
+    names = {name}
+    after = [
+        item for item in own_nodes(body) if isinstance(item, (ast.Assign, ast.Return)) and item.lineno > join.lineno
+    ]
+    for item in sorted(after, key=lambda item: item.lineno):
+        targets = item.targets if isinstance(item, ast.Assign) else []
+        if item.value is not None and names & _whole_names(item.value):
+            if not all(isinstance(target, ast.Name) for target in targets) or not targets:
+                return True
+            names |= {part for target in targets for part in names_in(target)}
+        elif targets and name in {part for target in targets for part in names_in(target)}:
+            names.discard(name)
+    return False
+
+
+def _whole_names(node: ast.expr) -> frozenset[str]:
+    """The names that an expression is, or that are in its tuples."""
+    if isinstance(node, (ast.Tuple, ast.List)):
+        return frozenset().union(*map(_whole_names, node.elts))
+    if isinstance(node, ast.IfExp):
+        return _whole_names(node.body) | _whole_names(node.orelse)
+    return frozenset({node.id}) if isinstance(node, ast.Name) else frozenset()
+
+
 def ends_loop(body: Sequence[ast.stmt], in_loop: bool) -> bool:
     """Whether a branch is the last thing that runs: it raises, or leaves the loop."""
     last = body[-1] if body else None
