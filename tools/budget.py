@@ -36,7 +36,7 @@ FOLDERS = {
     "torch_tpu/profiler": 800,
     "torch_tpu/conformance": 3150,
     "torch_tpu/numerics": 850,
-    "torch_tpu/linter": 2500,
+    "torch_tpu/linter": 2600,
     "torch_tpu/migrate": 800,
     "torch_tpu/demo": 500,
     "torch_tpu/cli": 1000,

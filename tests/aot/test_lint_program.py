@@ -170,6 +170,34 @@ def test_fallbacks_are_found_and_counted_once():
     assert "TPU107" not in rules(report)  # what the fallback itself reads
 
 
+def compressed(x):
+    y = x.double().exp().sum(0)
+    return x.to_sparse_csr().to_dense() + y
+
+
+@pytest.mark.parametrize("function", [compressed, torch.compile(compressed, backend="tpu")], ids=["eager", "compiled"])
+def test_what_cannot_run_ends_the_report_with_its_line(function):
+    report = torch_tpu.lint(function, torch.zeros(256, 512))
+    found = only(report, "TPU110")
+    assert found.line == line_of(compressed, "to_sparse_csr") and found.severity == "error"
+    assert "makes a sparse_csr tensor: the device has dense and sparse COO tensors only" in found.reason
+    assert "to the CPU" in found.suggestion and "TPU107" not in rules(report)
+    assert report.stopped_at == f"{__file__}:{found.line}" and f"{found.line}, which cannot run" in str(report)
+    assert {finding.line for finding in only_of(report, "TPU105")} == {line_of(compressed, "double()")}
+
+
+def handles(x):
+    try:
+        return x.to_sparse_csr()
+    except NotImplementedError:
+        return x.exp()
+
+
+def test_what_a_function_expects_to_be_refused_is_no_finding():
+    report = torch_tpu.lint(handles, torch.zeros(256, 512))
+    assert "TPU110" not in rules(report) and report.stopped_at == ""
+
+
 def growing(x):
     total = 0
     for length in range(1, 8):
@@ -316,10 +344,11 @@ def test_the_command_looks_at_programs(tmp_path, monkeypatch):
     assert done.exit_code == 1 and (found["rule"], found["line"]) == ("TPU105", 5)
     done = CliRunner().invoke(app, ["lint", "--program", "linted_program:prints", "--json", "--select", "TPU107"])
     assert [found["rule"] for found in json.loads(done.stdout)] == ["TPU107"] and "tensor(" in done.stderr
+    done = CliRunner().invoke(app, ["lint", "--program", "linted_program:hosted", "--json"])
+    assert [(found["rule"], found["line"]) for found in json.loads(done.stdout)] == [("TPU106", 21), ("TPU110", 21)]
     for name, message in (
         ("linted_program:wrong", "must return a function and its arguments"),
         ("linted_program:nothing", "has no function 'nothing'"),
-        ("linted_program:hosted", "linted_program.py:"),
         ("linted_program", "write module:function"),
         ("../linted_program:example", "write module:function"),
         ("nowhere:f", "No module named 'nowhere'"),

@@ -86,6 +86,8 @@ def test_values_that_are_read_in_a_loop(line):
         "torch.ones(3).sum().item()",  # a tensor on the host
         "torch.tensor(step).item()",
         "print(step, x.shape, 'loss')",
+        "import logging; logging.info(f'{step}: {x.shape}'); logging.info('%s', x.dtype)",
+        "print('%s' % (x.shape,) + str(step)); cache.write(loss); torch.log(loss)",
         "loss = loss if x is None else x",
         "x[step]; x[:, 0]; x[x.shape[0] - 1]",
         "x[x > 0] = 0",
@@ -96,6 +98,55 @@ def test_values_that_are_read_in_a_loop(line):
 )
 def test_what_may_be_in_a_loop(line):
     assert in_loop(line, "loader = torch.utils.data.DataLoader(loader)") == []
+
+
+PROOFS = (
+    "out = model(**batch); loss = out.loss",
+    "out = model(**batch); loss = out['loss']",
+    "loss = model(batch)[0]; loss.backward()",
+    "loss, logits = self.model(batch); (loss / 4).backward()",
+    "loss = step_of(batch)\n        if scaler: scaler.scale(loss).backward()\n        else: loss.mean().backward()",
+    "loss = step_of(batch); accelerator.backward(loss)",
+    "loss = step_of(batch); total = total + loss.detach()",
+)
+
+
+@pytest.mark.parametrize("proof", PROOFS)
+@pytest.mark.parametrize(
+    "rule, line",
+    [
+        ("TPU001", "float(loss)"),
+        ("TPU001", "loss.numpy()"),
+        ("TPU002", "print(loss)"),
+        ("TPU002", "print(f'{loss}')"),
+        ("TPU002", "logger.info('%s', loss)"),
+        ("TPU003", "if loss > 3: step = 1"),
+    ],
+)
+def test_values_that_a_line_shows_to_be_tensors(proof, rule, line):
+    text = (
+        f"def train(self, model, loader):\n    for step, batch in enumerate(loader):\n        {proof}\n        {line}\n"
+    )
+    assert found(text) == [rule]
+
+
+def test_a_line_before_the_proof_is_of_the_tensor_too():
+    text = "def f(model, batches):\n  for x in batches:\n    loss = step_of(x)\n    print(loss)\n    loss.backward()\n"
+    assert found(text) == ["TPU002"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "args = parser.parse_args(); print(args.loss); print(config(batch).loss)",
+        "value = step_of(batch); value.backward(); value = reduced(value); print(value); float(value)",
+        "value = step_of(batch)\n        print(value)\n        if isinstance(value, torch.Tensor): value.backward()",
+        "gradient = layer.backward(gradient); print(gradient)",
+        "out = model(batch); print(out.loss.shape, out.name)",
+    ],
+)
+def test_what_no_line_shows_to_be_a_tensor(line):
+    assert in_loop(line) == []
 
 
 def test_collections_may_be_copied_once():
@@ -155,6 +206,14 @@ class M(nn.Module):
         ("TPU002", "print(loss)"),
         ("TPU002", "print(f'loss {loss}')"),
         ("TPU002", "logger.info(loss)"),
+        ("TPU002", "import logging; logging.info(f'loss {loss}')"),
+        ("TPU002", "import logging as log; log.warning('%d: %s', step, loss)"),
+        ("TPU002", "from logging import info; info(f'{step}: {loss:.3f}')"),
+        ("TPU002", "from loguru import logger; logger.info('{}', loss)"),
+        ("TPU002", "print('loss %s' % loss)"),
+        ("TPU002", "print('{}: {x}'.format(step, x=loss))"),
+        ("TPU002", "print('loss ' + str(loss))"),
+        ("TPU002", "file.write(f'{loss}')"),
         ("TPU003", "if loss > 3: x = x + 1"),
         ("TPU003", "assert (x > 0).all()"),
         ("TPU003", "y = 1 if loss > 3 else 2"),
@@ -170,6 +229,11 @@ class M(nn.Module):
         ("TPU007", "y = torch.zeros(3).to(x.device)"),
         ("TPU030", "x.double()"),
         ("TPU030", "torch.zeros(3, dtype=torch.float64, device='tpu')"),
+        ("TPU030", "y = torch.ones(3, dtype=torch.float64); y.to('tpu')"),
+        ("TPU030", "y = torch.randn(3).double() * 2; y[0].to(x.device)"),
+        ("TPU030", "y = torch.ones(3, dtype=torch.complex128).sum(); y.to(device=x.device)"),
+        ("TPU031", "torch.zeros(10, dtype=torch.int64, device='tpu')"),
+        ("TPU031", "torch.ones((4, 128), dtype=torch.long, device=x.device)"),
         ("TPU031", "(x > 0).long()"),
         ("TPU031", "(x > 0).long().sum()"),
         ("TPU031", "(x > 0).to(torch.long)"),
@@ -192,6 +256,9 @@ def test_rules_for_loops(rule, line):
         "y = torch.tensor([step], device='tpu')",
         "torch.zeros(3, device=x.device)",
         "torch.zeros(3).double()",
+        "y = torch.ones(3, dtype=torch.float64); y.float().to('tpu')",
+        "y = torch.ones(3, dtype=torch.float64); y.to('tpu', torch.float32)",
+        "y = torch.ones(3, dtype=torch.float64); (y > 2).to(x.device); y.to('cpu'); y.argmax().to('tpu')",
         "x.long()",
         "x[(x > 0).long()]",
         "x.gather(0, (x > 0).long().unsqueeze(0))",
@@ -227,6 +294,60 @@ def test_growth_that_starts_anew_in_each_turn_is_none():
     assert found(cache) == ["TPU004"]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "past = (torch.cat([past[0], x], 1),)",
+        "past, y = torch.cat([past, x], 1), x * 2",
+        "past[0] = torch.cat([past[0], x], 1)",
+        "past = (torch.cat([past[0], x], 1), past[1]) if step else past",
+    ],
+)
+def test_growth_within_tuples(line):
+    assert found(f"def f(x: torch.Tensor, past):\n  for step in range(99):\n    {line}\n") == ["TPU004"]
+
+
+def test_slots_of_a_list_that_grow_once_are_no_growth():
+    line = "parts[i] = torch.cat([parts[i], x])"
+    assert found(f"def f(x: torch.Tensor, parts):\n  for i in range(99):\n    {line}\n") == []
+
+
+@pytest.mark.parametrize(
+    "lines, count",
+    [
+        ("k = torch.cat([cache, k], dim=1); return k", 1),
+        ("k = torch.cat([past[0], k], dim=1); present = (k, k); k = k * 2; return x, present", 1),
+        ("k = torch.cat([cache, k], dim=1); self.cache = k; return x", 1),
+        ("self.k = torch.cat([self.k, k], 1); return x", 1),
+        ("k = torch.cat([cache, k], dim=1); k = self.conv(k); return k, x", 0),  # a fixed part is kept
+        ("k = torch.cat([cache, k], dim=1); return self.conv(k), k[:, -3:]", 0),
+        ("x = torch.cat([x, k], dim=1); return x", 0),
+    ],
+)
+def test_caches_that_grow_in_forward(lines, count):
+    head = "class M(nn.Module):\n  def forward(self, x: torch.Tensor, k: torch.Tensor, cache=None, past=None):\n    "
+    assert found(head + lines.replace("; ", "\n    ") + "\n") == ["TPU004"] * count
+
+
+@pytest.mark.parametrize(
+    "text, count",
+    [
+        ("model.generate(ids, max_new_tokens=20)", 1),
+        ("model.generate(**inputs, max_length=20, use_cache=True)", 1),
+        ("model.generate(ids, cache_implementation='dynamic')", 1),
+        ("from transformers import DynamicCache\ncache = DynamicCache()", 1),
+        ("model.generate(ids, max_new_tokens=20, cache_implementation='static')", 0),
+        ("from transformers import StaticCache\nmodel.generate(ids, max_length=9, past_key_values=StaticCache(c))", 0),
+        ("model.generation_config.cache_implementation = 'static'\nmodel.generate(ids, max_new_tokens=20)", 0),
+        ("model.generate(ids, max_new_tokens=20, **generation_kwargs)", 0),
+        ("generator.generate(3)", 0),
+        ("def generate(ids, max_length): pass\ngenerate(ids, max_length=20)", 0),
+    ],
+)
+def test_caches_of_transformers(text, count):
+    assert found(text + "\n") == ["TPU004"] * count
+
+
 @pytest.mark.parametrize("rule", ["TPU003", "TPU005"])
 def test_forward_is_a_step(rule):
     line = {"TPU003": "return x if x.sum() > 0 else -x", "TPU005": "return x[x > n]"}[rule]
@@ -250,6 +371,10 @@ def test_forward_is_a_step(rule):
         ("TPU012", "import triton.language as tl"),
         ("TPU012", "from xformers.ops import memory_efficient_attention"),
         ("TPU013", "torch.backends.cudnn.deterministic = True"),
+        ("TPU013", "from torch.backends import cudnn\ncudnn.enabled, x = False, 1"),
+        ("TPU013", "torch.backends.cuda.enable_flash_sdp(False)"),
+        ("TPU013", "torch.backends.cuda.preferred_linalg_library('magma')"),
+        ("TPU013", "with torch.backends.cudnn.flags(enabled=False): pass"),
         ("TPU013", "import os\nos.environ.setdefault('CUDA_VISIBLE_DEVICES', '0')"),
         ("TPU013", "torch.compile(print, backend='inductor')"),
         ("TPU013", "load(attn_implementation='flash_attention_2')"),
@@ -257,6 +382,7 @@ def test_forward_is_a_step(rule):
         ("TPU015", "x = torch.zeros(3).to(torch.float16)"),
         ("TPU015", "load(torch_dtype='float16')"),
         ("TPU015", "scaler = torch.amp.GradScaler()"),
+        ("TPU030", "torch.ones(3, dtype=torch.float64).to('tpu')"),
         ("TPU030", "torch.set_default_dtype(torch.float64)"),
         ("TPU040", "nn.MultiheadAttention(768, 12)"),
         ("TPU040", "from transformers import LlamaConfig\nLlamaConfig(hidden_size=64 * 12, num_attention_heads=12)"),
@@ -298,6 +424,10 @@ def test_other_devices(rule, text):
         "x.view(2, length, 8, 1024 // 8)",
         "x.view(2, 8, 512 // 8)  # groups of features",
         "x.view(2, 16, 16, 64).permute(0, 3, 1, 2)  # an image",
+        "torch.batch_norm(x, None, None, None, None, True, 0.1, 1e-5, torch.backends.cudnn.enabled)",
+        "old = torch.backends.cuda.matmul.allow_tf32",
+        "print(torch.backends.cudnn.version(), torch.backends.cuda.flash_sdp_enabled())",
+        "torch.backends.cuda.preferred_linalg_library()",
         "torch.compile(print, backend='tpu')",
         "torch.distributed.init_process_group()",
         "import torch_xla_helper",

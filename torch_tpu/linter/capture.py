@@ -11,6 +11,7 @@ import contextlib
 import operator
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -21,7 +22,7 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
-from torch_tpu import _plug, aot, settings
+from torch_tpu import _plug, aot, errors, settings
 from torch_tpu._frames import is_users, users_frame
 from torch_tpu.aot.capture import UNLIMITED, stand_in
 from torch_tpu.aot.hlo_text import Spot
@@ -52,7 +53,9 @@ class Captured:
     """The different sizes and dtypes that an operator was called with at a place, which is where it is written: the layers
     of a model share a line of torch.nn."""
     stopped_at: Spot | None = None
-    """Where the function waited for a value that never came, if it did."""
+    """Where the function waited for a value that never came, or could not go on, if it did."""
+    refused: tuple[str, str, str] | None = None
+    """What could not run at all, if that is why the function stopped there: what it is, why, and what to do."""
     between: list[tuple[Spot | None, str]] = field(default_factory=list)
     """Calls in compiled graphs that no program can do: where, and which."""
 
@@ -70,6 +73,8 @@ class _Recorder(CallWatcher):
         self._spot: Spot | None = None
         self._node_spot: Spot | None = None
         """Of the call between a compiled graph's programs that runs."""
+        self._failed: tuple[BaseException, Spot | None] | None = None
+        """The last error of a call, and where it was."""
 
     def program_made(self, program: Program) -> None: ...
 
@@ -104,6 +109,9 @@ class _Recorder(CallWatcher):
         try:
             with _at(self._spot, name):
                 return op(*args, **kwargs)
+        except errors.UnsupportedOpError as error:
+            self._failed = error, self._spot
+            raise
         finally:
             changed = [key for key, count in counters.fallbacks.items() if count != fallbacks.get(key)]
             if changed:
@@ -112,6 +120,16 @@ class _Recorder(CallWatcher):
             if self._spot is not None and not schema.returns_view(op) and _is_called_by_user():
                 self.captured.shapes.setdefault((self._spot, name), set()).add(_described((args, kwargs)))
             self._spot = before
+
+    def stopped_by(self, error: errors.UnsupportedOpError) -> None:
+        """The function could not go on after what no program does and the CPU cannot do instead."""
+        failed, spot = self._failed or (None, None)
+        if failed is not error:
+            spot = _last_frame("".join(traceback.format_tb(error.__traceback__)))
+        self.captured.stopped_at = spot
+        what, *lines = str(error).splitlines()
+        labels = {label: text.strip() for label, _, text in (line.strip().partition(":") for line in lines)}
+        self.captured.refused = what, labels.get("why", ""), labels.get("do", "")
 
     def value_read(self, array: Absent, dtype: torch.dtype) -> torch.Tensor:
         """What the device answers where it has no value."""
@@ -155,6 +173,9 @@ def capture(
                 answer = target(*given, **named)
                 _plug.flush()  # with the answer alive: it is what the last program returns
                 del answer
+            _plug.flush()
+        except errors.UnsupportedOpError as error:  # which keeps what the function has made alive
+            recorder.stopped_by(error)
             _plug.flush()
         finally:
             observers.remove(recorder)

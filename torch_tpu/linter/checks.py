@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from torch_tpu.linter import apis, rules, syntax, values
 from torch_tpu.linter.expressions import Expressions
@@ -14,10 +15,15 @@ from torch_tpu.linter.scopes import Call
 from torch_tpu.linter.values import UNKNOWN, Value
 
 _CUDA_TEXT = re.compile(r"cuda(:\d+)?$")
+_QUESTION = re.compile(r"_enabled$|\.(version|is_\w+|can_use_\w+)$")
+"""Functions of torch.backends that only say how it is; others do when they are given nothing."""
 _READS = {"item": "item()", "tolist": "tolist()", "cpu": "cpu()", "numpy": "numpy()"}
 _SIZED_BY_VALUES = frozenset({"nonzero", "argwhere", "masked_select", "unique", "unique_consecutive"})
 _JOINING = frozenset({"torch.cat", "torch.concat", "torch.concatenate", "torch.hstack", "torch.vstack", "torch.dstack"})
+_CACHE = re.compile(r"^(\w*cache\w*|\w*past\w*)\b|^self\.\w*(cache|past)", re.IGNORECASE)
 _LOGGING = frozenset({"info", "debug", "warning", "error", "critical", "log", "exception"})
+_CACHE_OPTIONS = frozenset({"cache_implementation", "past_key_values", "generation_config"})
+"""Options of `generate` that may choose another cache."""
 _HEADS = {"hidden_size": "num_attention_heads", "n_embd": "n_head", "d_model": "nhead", "embed_dim": "num_heads"}
 _HEAD_MODULES = frozenset({"MultiheadAttention", "TransformerEncoderLayer", "TransformerDecoderLayer", "Transformer"})
 _NO_GAIN = ": bfloat16 is as fast on a TPU, and needs no scaling"
@@ -34,6 +40,7 @@ class Checks:
     def __init__(self, file: str, tree: ast.Module, add: Callable[[Finding, int, int], None]):
         self.file, self.tree = file, tree
         self._add = add
+        self._attributes = {item.attr for item in ast.walk(tree) if isinstance(item, ast.Attribute)}
         self._moved: set[int] = set()
         """Calls that were reported as part of another one."""
 
@@ -64,6 +71,8 @@ class Checks:
             return
         entry = apis.cuda().find(name)
         if entry is not None and name.startswith("torch.") and RULES[entry.rule] is not rules.CudaPackage:
+            if RULES[entry.rule] is rules.CudaOption and isinstance(node.ctx, ast.Load):  # type: ignore[attr-defined]
+                return  # to ask what an option is does nothing; `_option` has the calls
             what = (
                 "is not for this device" if RULES[entry.rule] is not rules.Float16 else "scales gradients for float16"
             )
@@ -100,8 +109,8 @@ class Checks:
     # ------------------------------------------------------------------------------------------------- calls
 
     def called(self, flow: Expressions, node: ast.Call, call: Call) -> None:
-        for check in (self._environment, self._backend, self._cuda_method, self._read, self._printed, self._sized, self._made,
-                      self._wide, self._heads, self._split_heads):  # fmt: skip
+        for check in (self._environment, self._backend, self._option, self._cuda_method, self._read, self._printed, self._sized, self._made,
+                      self._wide, self._heads, self._split_heads, self._generated):  # fmt: skip
             check(flow, node, call)
 
     def _environment(self, flow: Expressions, node: ast.Call, call: Call) -> None:
@@ -117,6 +126,14 @@ class Checks:
             entry = table.find(f"backend:{backend}")
             if entry is not None:
                 self.report(RULES[entry.rule], node, f'"{backend}" is not for this device', entry.suggestion(""))
+
+    def _option(self, flow: Expressions, node: ast.Call, call: Call) -> None:
+        """A call that sets what only concerns CUDA, or asks for it."""
+        name = call.callee.name
+        asks = not (call.args or call.keywords) or _QUESTION.search(name)
+        entry = apis.cuda().find(name) if name.startswith("torch.") and not (asks or flow.absent) else None
+        if entry is not None and RULES[entry.rule] is rules.CudaOption:
+            self.report(rules.CudaOption, node, f"{name} is not for this device", entry.suggestion(name))
 
     def _variable(self, flow: Expressions, node: ast.expr, variable: object) -> None:
         for table in (apis.cuda(), apis.torch_xla()):
@@ -163,18 +180,13 @@ class Checks:
         return ""
 
     def _printed(self, flow: Expressions, node: ast.Call, call: Call) -> None:
-        is_print = isinstance(node.func, ast.Name) and node.func.id == "print"
-        is_log = (
-            call.method in _LOGGING and isinstance(node.func, ast.Attribute) and "log" in ast.unparse(node.func.value)
-        )
-        if not (is_print or is_log) or not flow.step():
-            return
-        for arg, value in zip(node.args, call.args):
-            if _on_device(value) or _formats_tensor(flow, arg):
+        where, verb = flow.step(), _printing(node, call)
+        for arg, value in zip(node.args, call.args) if where and verb else ():
+            if (_on_device(value) and verb != "written") or _formats_tensor(flow, arg):
                 self.report(
                     rules.PrintInLoop,
                     arg,
-                    f"a tensor is {'printed' if is_print else 'logged'} {flow.step()}, which waits for the device",
+                    f"a tensor is {verb} {where}, which waits for the device",
                     "do so every so many steps, or keep values and print them after the loop",
                 )
 
@@ -240,8 +252,10 @@ class Checks:
         dtype = call.keywords.get("dtype", UNKNOWN).name
         named = next((value.name for value in call.args if values.is_dtype(value.name)), dtype)
         result = call.result
-        to_float64 = named in _FLOAT64 or (call.method in ("double", "cdouble") and not call.args)
-        if call.callee.name == "torch.set_default_dtype" and named in _FLOAT64:
+        to_float64 = named in values.WIDE or (call.method in ("double", "cdouble") and not call.args)
+        if call.method in ("to", "cuda") and call.receiver is not None and call.receiver.place == "host":
+            to_float64 = result.is_wide  # it was made on the host
+        if call.callee.name == "torch.set_default_dtype" and named in values.WIDE:
             self.report(rules.Float64, node, "float64 becomes the default", "use float32")
         elif to_float64 and _on_device(result):
             self.report(rules.Float64, node, "a TPU emulates float64", "use float32, or .cpu() first")
@@ -254,6 +268,25 @@ class Checks:
         body = self.tree if flow.function is None else flow.function.node
         if to_int64 and where and (mask or counter) and id(node) not in syntax.wanted_as_int64(body):
             self.report(rules.Int64, node, f"int64 is emulated, {where}", "use torch.int32")
+
+    def _generated(self, flow: Expressions, node: ast.Call, call: Call) -> None:
+        """`generate` of Transformers with the cache that it takes by itself, and such a cache."""
+        made = call.callee.name.startswith("transformers.") and call.callee.name.endswith(".DynamicCache")
+        chosen = _CACHE_OPTIONS & call.keywords.keys() or any(
+            item.arg is None and re.search("kwargs|config|options", ast.unparse(item.value)) for item in node.keywords
+        )
+        lengths = {"max_new_tokens", "max_length"} & call.keywords.keys()
+        grows = call.method == "generate" and call.callee.kind == "unknown" and lengths and not chosen
+        implementation = call.keywords.get("cache_implementation", UNKNOWN).constant
+        grows = grows or (call.method == "generate" and implementation in ("dynamic", "dynamic_full"))
+        if flow.absent or not (made or grows) or "cache_implementation" in self._attributes:
+            return
+        self.report(
+            rules.GrowingTensor,
+            node,
+            f"{'this cache' if made else 'the cache'} grows with each token, and operators are compiled for each length",
+            'use cache_implementation="static" or a StaticCache: one size serves all tokens',
+        )
 
     def _heads(self, flow: Expressions, node: ast.Call, call: Call) -> None:
         """Attention whose heads are narrow, where the file says how wide they are."""
@@ -304,27 +337,33 @@ class Checks:
         if isinstance(target, ast.Subscript) and flow.name_of(target.value) == "os.environ":
             index = target.slice
             self._variable(flow, node, index.value if isinstance(index, ast.Constant) else None)  # type: ignore[arg-type]
-        where = flow.step()
-        if isinstance(value, ast.IfExp):  # `new if cache is None else torch.cat((cache, new))`
-            for branch in (value.body, value.orelse):
-                self.assigned(flow, node, target, branch)
-        if not where or not isinstance(value, ast.Call) or not isinstance(target, (ast.Name, ast.Attribute)):
+        if flow.step():
+            self._grown(flow, node, target, value)
+
+    def _grown(self, flow: Expressions, node: ast.stmt, target: ast.expr, value: ast.expr) -> None:
+        """A concatenation with what it is assigned to, by itself or within a tuple, or with a cache in `forward`."""
+        if isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, (ast.Tuple, ast.List)):
+            for part, item in zip(target.elts, value.elts):
+                self._grown(flow, node, part, item)
             return
-        name = flow.name_of(value.func)
-        if name not in _JOINING or not value.args or not isinstance(value.args[0], (ast.Tuple, ast.List)):
-            return
-        if isinstance(target, ast.Name) and not flow.loops:
-            return  # in forward, where each call starts anew
         text = ast.unparse(target)
-        if flow.loops and syntax.starts_anew(flow.loops[-1].node, text):
-            return
-        if any(_is_part(item, text) for item in value.args[0].elts) and _on_device(flow.silent(value)):
-            self.report(
-                rules.GrowingTensor,
-                node,
-                f"{text} grows {where}, and each size is compiled anew",
-                f"allocate the largest size before and write into it ({text}[..., step] = new)",
-            )
+        slot = isinstance(target, ast.Subscript) and flow.changing() & syntax.names_in(target.slice)
+        anew = flow.loops and syntax.starts_anew(flow.loops[-1].node, text.partition("[")[0])
+        for joined in _joined(flow, value):
+            grows = any(_is_part(item, text) for item in joined.elts) and not (slot or anew)
+            if isinstance(target, ast.Name) and not flow.loops:  # in forward, where each call starts anew
+                named = [ast.unparse(item) for item in joined.elts if _CACHE.search(ast.unparse(item))]
+                body = flow.function.node if flow.function is not None else self.tree
+                grows = bool(named) and syntax.is_kept(body, node, text)
+                text = named[0] if grows else text
+            if grows:
+                self.report(
+                    rules.GrowingTensor,
+                    node,
+                    f"{text} grows {flow.step()}, and each size is compiled anew",
+                    f"allocate the largest size before and write into it ({text}[..., step] = new)",
+                )
+                return
 
     def decided(self, flow: Expressions, node: ast.expr, value: Value) -> None:
         where = flow.step()
@@ -344,7 +383,6 @@ class Checks:
 
 
 _COUNTING = frozenset({"torch.zeros", "torch.ones", "torch.arange"})
-_FLOAT64 = frozenset({"torch.float64", "torch.double", "torch.complex128", "torch.cdouble"})
 
 
 _DEVICE_ROLES = frozenset({"to", "autocast", "map_location", "set_default_device", "Generator", "GradScaler"})
@@ -368,26 +406,16 @@ def _on_device(value: Value) -> bool:
 
 
 def _is_small(sizes: Sequence[Value]) -> bool:
-    """Whether all sizes are constants, so that there are only a few elements."""
-    flat = [item for size in sizes for item in (size.items if size.kind == "items" else (size,))]
-    return all(isinstance(item.constant, int) for item in flat)
+    """Whether all sizes are constants, and there are only a few elements."""
+    flat = [item.constant for size in sizes for item in (size.items if size.kind == "items" else (size,))]
+    return all(isinstance(size, int) for size in flat) and math.prod(flat) <= syntax.FEW
 
 
 def _is_module(name: str) -> bool:
     """Names of torch_xla's modules themselves, which are passed by on the way to what is in them."""
     last = name.rpartition(".")[2]
-    known = {
-        "core",
-        "xla_model",
-        "runtime",
-        "distributed",
-        "parallel_loader",
-        "xla_multiprocessing",
-        "spmd",
-        "debug",
-        "utils",
-    }
-    return last in known | {"metrics", "profiler", "amp", "experimental", "stablehlo", "backends", "fsdp"}
+    known = {"core", "xla_model", "runtime", "distributed", "parallel_loader", "xla_multiprocessing", "spmd", "debug"}
+    return last in known | {"utils", "metrics", "profiler", "amp", "experimental", "stablehlo", "backends", "fsdp"}
 
 
 def _shortened(node: ast.expr) -> str:
@@ -414,10 +442,32 @@ def _is_sum_of(value: ast.expr, part: ast.expr) -> bool:
     return not isinstance(value, lists) and any(item is part for item in ast.walk(value))
 
 
+def _printing(node: ast.Call, call: Call) -> str:
+    """What a call does with the texts and tensors that it is given: print, log or write them; empty for all else."""
+    whose, _, last = (call.callee.name or ast.unparse(node.func)).rpartition(".")
+    if last in _LOGGING and "log" in whose:
+        return "logged"
+    return {"print": "printed", "write": "written" if whose else ""}.get(last, "")
+
+
 def _formats_tensor(flow: Expressions, node: ast.expr) -> bool:
-    if not isinstance(node, ast.JoinedStr):
-        return False
-    return any(isinstance(part, ast.FormattedValue) and _on_device(flow.silent(part.value)) for part in node.values)
+    """Whether a text is made of a tensor's values: f"{t}", "%s" % t, "{}".format(t), str(t), or such a one and more."""
+    parts: list[ast.expr] = []
+    if isinstance(node, ast.JoinedStr):
+        parts = [part.value for part in node.values if isinstance(part, ast.FormattedValue)]
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and _is_text(node.left):
+        parts = node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _formats_tensor(flow, node.left) or _formats_tensor(flow, node.right)
+    elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("str", "repr", "format"):
+        parts = node.args[:1]
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _is_text(node.func.value):
+        parts = [*node.args, *(item.value for item in node.keywords)]
+    return any(_on_device(flow.silent(part)) or _formats_tensor(flow, part) for part in parts)
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _is_fixed(flow: Expressions, node: ast.expr) -> bool:
@@ -434,9 +484,20 @@ def _is_data(node: ast.expr) -> bool:
     return isinstance(node, (ast.Constant, ast.List, ast.Tuple, ast.Name, ast.UnaryOp, ast.BinOp))
 
 
+def _joined(flow: Expressions, value: ast.expr) -> Iterator[ast.Tuple | ast.List]:
+    """What an expression concatenates to a tensor on the device: itself, or as one of a tuple's or of two ways."""
+    if isinstance(value, (ast.IfExp, ast.Tuple, ast.List)):  # `new if cache is None else torch.cat((cache, new))`
+        for item in [value.body, value.orelse] if isinstance(value, ast.IfExp) else value.elts:
+            yield from _joined(flow, item)
+    elif isinstance(value, ast.Call) and flow.name_of(value.func) in _JOINING and value.args:
+        parts = value.args[0]
+        if isinstance(parts, (ast.Tuple, ast.List)) and _on_device(flow.silent(value)):
+            yield parts
+
+
 def _is_part(item: ast.expr, text: str) -> bool:
     """Whether an item of a concatenation is the target itself, or a slice of it."""
-    while isinstance(item, ast.Subscript):
+    while isinstance(item, ast.Subscript) and ast.unparse(item) != text:
         item = item.value
     return ast.unparse(item) == text
 

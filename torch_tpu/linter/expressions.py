@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from torch_tpu.linter import syntax, values
@@ -21,7 +22,8 @@ _RETURN_SELF = frozenset({
 class Expressions:
     """Evaluates the expressions of one file, in the scope and the loops that it is in."""
 
-    def __init__(self, events: Events):
+    def __init__(self, tree: ast.Module, events: Events):
+        self.tree = tree
         self.events = events
         self.recording = False
         self.functions: dict[int, Function] = {}
@@ -138,7 +140,7 @@ class Expressions:
         if base.is_tensor:
             if name == "device":
                 return Value("host", constant="cpu" if base.place == "host" else None)
-            return HOST if values.is_host_attribute(name) else Value("tensor", base.place, base.is_mask)
+            return HOST if values.is_host_attribute(name) else replace(base, constant=None)
         known = self.classes.get(base.name) if base.kind in ("instance", "module") else None
         if known is not None:
             if name in known.methods:
@@ -146,6 +148,8 @@ class Expressions:
             return known.attributes.get(name, UNKNOWN)
         if base.kind == "module" and name in ("weight", "bias"):
             return values.ON_DEVICE
+        if base.is_output and values.is_output_of_model(name):
+            return Value("tensor", base.place)
         return HOST if base.kind == "host" else Value(place=base.place) if base.kind == "unknown" else UNKNOWN
 
     def _Subscript(self, node: ast.Subscript) -> Value:
@@ -156,13 +160,15 @@ class Expressions:
         if base.is_tensor:
             if self.recording:
                 self.events.indexed(self, node, base, index)
-            return Value("tensor", base.place, base.is_mask)
+            return replace(base, constant=None)
         if base.kind == "items":
             place = index.constant
             if isinstance(place, int) and -len(base.items) <= place < len(base.items):
                 return base.items[place]
         if base.kind == "module":
             return base
+        if base.is_output and isinstance(index.constant, str):
+            return self.attribute(base, index.constant)
         return base.element() if base.kind in ("items", "many", "host", "unknown") else UNKNOWN
 
     def _Tuple(self, node: ast.Tuple | ast.List) -> Value:
@@ -198,7 +204,7 @@ class Expressions:
         left, right = self.eval(node.left), self.eval(node.right)
         if left.is_tensor or right.is_tensor:
             both = left.is_mask and right.is_mask and isinstance(node.op, (ast.BitAnd, ast.BitOr, ast.BitXor))
-            return Value("tensor", values.place_of([left, right]), both)
+            return Value("tensor", values.place_of([left, right]), both, left.is_wide or right.is_wide)
         if isinstance(left.constant, int) and isinstance(right.constant, int):
             return Value("host", constant=_computed(node.op, left.constant, right.constant))
         if left.kind == right.kind == "items" and isinstance(node.op, ast.Add):
@@ -305,6 +311,8 @@ class Expressions:
         keywords = {item.arg or "**": self.eval_for(option or item.arg or "", item.value) for item in node.keywords}
         self.quiet -= silent
         result = self._result(node, callee, receiver, method, args, keywords)
+        if result.kind == "unknown" and (args or keywords) and syntax.is_model(node.func):
+            result = replace(result, is_output=True)
         if self.recording:
             self.events.called(self, node, Call(callee, receiver, method, args, keywords, result))
         return result
@@ -388,6 +396,9 @@ class Expressions:
     def bind(self, target: ast.expr, value: Value) -> None:
         """Assigns to a name, an attribute of `self`, or to several."""
         if isinstance(target, ast.Name):
+            body = self.tree if self.function is None else self.function.node
+            if value.kind == "unknown" and id(target) in syntax.shown_to_be_tensors(body):
+                value = Value("tensor", value.place)
             self.scope.names[target.id] = value
         elif isinstance(target, (ast.Tuple, ast.List)):
             for index, item in enumerate(target.elts):

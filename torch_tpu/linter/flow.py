@@ -22,8 +22,7 @@ class Flow(Expressions):
     """One file."""
 
     def __init__(self, tree: ast.Module, events: Events):
-        super().__init__(events)
-        self.tree = tree
+        super().__init__(tree, events)
 
     def run(self) -> None:
         """Follows the whole file; `events` is told in the last round."""

@@ -61,7 +61,8 @@ class Report:
     bytes_accessed: int
     """The same."""
     stopped_at: str
-    """Where the function was stopped, since it waited for a value that never comes; empty if it ended."""
+    """Where the function was stopped, since it waited for a value that never comes or could not run there (TPU110); empty if
+    it ended."""
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self.findings)
@@ -72,7 +73,9 @@ class Report:
     def __str__(self) -> str:
         about = f"{self.num_programs} programs, {self.cycles} cycles and {_size(self.bytes_accessed)} accessed, as the compiler estimates"
         if self.stopped_at:
-            about += f"; stopped at {self.stopped_at}, which waits for a value: nothing is computed, and all that is read is 0"
+            waits = "waits for a value: nothing is computed, and all that is read is 0"
+            refused = any(finding.rule == rules.Refused.id for finding in self)
+            about += f"; stopped at {self.stopped_at}, which {'cannot run' if refused else waits}"
         return "\n".join([*map(str, self.findings), f"{rules.count(self.findings)}: {about}"])
 
 
@@ -278,6 +281,9 @@ class _Judge:
 
 def _of_run(captured: Captured) -> Iterator[Finding]:
     """Findings that need no compiler."""
+    if captured.refused is not None:
+        what, why, do = captured.refused
+        yield _finding(rules.Refused, captured.stopped_at, f"{what}: {why}; the function stops here", do)
     for spot, op, reason in captured.fallbacks:
         why = reason.splitlines()[0].removeprefix("UnsupportedOpError: ") if reason else "no lowering"
         yield _finding(rules.Fallback, spot, f"{op} runs on the CPU: {why}", "use another operator; see torch-tpu ops")

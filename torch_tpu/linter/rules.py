@@ -130,7 +130,7 @@ class ReadInLoop(Rule, id="TPU001", severity="warning"):
 
 
 class PrintInLoop(Rule, id="TPU002", severity="warning"):
-    """A tensor is printed or logged in every step of a loop.
+    """A tensor is printed, logged or formatted into a text that is, in every step of a loop.
 
     Its values are copied to the host for that, which waits for the device as `.item()` does (TPU001).
     """
@@ -147,10 +147,12 @@ class BranchOnValue(Rule, id="TPU003", severity="warning"):
 
 
 class GrowingTensor(Rule, id="TPU004", severity="warning"):
-    """A tensor grows by concatenation in a loop, as in a simple `generate`.
+    """A tensor grows by concatenation in a loop, as in a simple `generate`, or a cache grows with each token.
 
-    Each step has new sizes, so that each needs programs of its own to be compiled, and all that was there is copied
-    again.
+    Each step has new sizes, so that operators need programs of their own for each, and all that was there is copied
+    again. In functions that `torch.compile` captures a size that varies has a bound, so that there are few programs, but the
+    copies stay. Caches are those of `forward` (`k = torch.cat([cache, k])`, where `k` is returned or stored), and those that
+    `generate` of Transformers takes by itself.
 
     Allocate the largest size once and write into it (`buffer[:, step] = token`); for attention, use a cache of a fixed
     size (`cache_implementation="static"` in Transformers). To collect results, append to a Python list and
@@ -215,7 +217,8 @@ class CudaPackage(Rule, id="TPU012", severity="error"):
 class CudaOption(Rule, id="TPU013", severity="warning"):
     """An option that only concerns CUDA.
 
-    It does nothing on a TPU, or asks for a kernel that is not there. What serves its purpose is named.
+    It does nothing on a TPU, or asks for a kernel that is not there. What serves its purpose is named. Code that only reads
+    such an option is not reported.
     """
 
 
@@ -261,7 +264,7 @@ class Float64(Rule, id="TPU030", severity="warning"):
     """float64 or complex128 on the device.
 
     A TPU has no such arithmetic: each operation is emulated by many on pairs of float32, and takes twice the memory.
-    Use float32, or compute such a part on the CPU.
+    Use float32, or compute such a part on the CPU. What is made in float64 on the CPU is named where it is moved.
     """
 
 
@@ -269,8 +272,8 @@ class Int64(Rule, id="TPU031", severity="note"):
     """int64 where int32 would do, in a loop or in `forward`.
 
     A TPU computes in 32 bits; int64 is emulated on pairs and takes twice the memory. Masks, counters and ranges that
-    are made int64 can be int32. Indices and targets (`x[i]`, `gather`, `scatter`, losses) are not reported: PyTorch wants
-    most of them as int64.
+    are made int64 can be int32, unless they have only a few elements. Indices and targets (`x[i]`, `gather`, `scatter`,
+    losses) are not reported: PyTorch wants most of them as int64.
     """
 
 
@@ -366,4 +369,13 @@ class CallsInBetween(Rule, id="TPU109", severity="note"):
 
     The graph is split there, and the call runs between its programs as in eager mode. `torch_tpu.stats()` counts such calls
     as `calls_in_between`.
+    """
+
+
+class Refused(Rule, id="TPU110", severity="error"):
+    """An operator cannot run on the device, and the CPU cannot take its place.
+
+    Such are operators that make what the device does not have, as sparse tensors in other layouts than COO: what the CPU
+    made of it (TPU106) cannot come back. The function ends there with an `UnsupportedOpError`, here as on a TPU; the other
+    findings are about what it did before.
     """

@@ -21,6 +21,8 @@ _COLLECTIONS = frozenset({
 })  # fmt: skip
 _WORK = frozenset({"backward", "zero_grad", "optimizer_step", "mark_step", "forward", "generate"})
 _WORK_NAMES = ("model", "net", "train_step", "step_fn", "training_step")
+_BACKWARD_OF = ("accelerator", "fabric", "engine", "autograd")
+"""What has a method `backward` that is given the loss."""
 MANY_STEPS = frozenset({"generate", "fit", "train", "evaluate", "predict", "main"})
 """Functions a call of which is many steps."""
 _INT64 = (
@@ -62,6 +64,12 @@ def _is_work(call: ast.Call) -> bool:
     if isinstance(call.func, ast.Attribute):
         return call.func.attr in _WORK or _is_step(call)
     return isinstance(call.func, ast.Name) and call.func.id in _WORK_NAMES
+
+
+def is_model(called: ast.expr) -> bool:
+    """Whether what is called is a model, by its name."""
+    name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+    return name.islower() and name.endswith(("model", "net", "module", "encoder", "decoder", "transformer"))
 
 
 def _is_step(call: ast.Call) -> bool:
@@ -157,6 +165,33 @@ def starts_anew(loop: ast.AST, text: str) -> bool:
     )
 
 
+def is_kept(body: ast.AST, join: ast.stmt, name: str) -> bool:
+    """Whether what a statement of a function assigns to a name is returned or stored, by itself or in a tuple, before the
+    name gets another value."""
+    names = {name}
+    after = [
+        item for item in own_nodes(body) if isinstance(item, (ast.Assign, ast.Return)) and item.lineno > join.lineno
+    ]
+    for item in sorted(after, key=lambda item: item.lineno):
+        targets = item.targets if isinstance(item, ast.Assign) else []
+        if item.value is not None and names & _whole_names(item.value):
+            if not all(isinstance(target, ast.Name) for target in targets) or not targets:
+                return True
+            names |= {part for target in targets for part in names_in(target)}
+        elif targets and name in {part for target in targets for part in names_in(target)}:
+            names.discard(name)
+    return False
+
+
+def _whole_names(node: ast.expr) -> frozenset[str]:
+    """The names that an expression is, or that are in its tuples."""
+    if isinstance(node, (ast.Tuple, ast.List)):
+        return frozenset().union(*map(_whole_names, node.elts))
+    if isinstance(node, ast.IfExp):
+        return _whole_names(node.body) | _whole_names(node.orelse)
+    return frozenset({node.id}) if isinstance(node, ast.Name) else frozenset()
+
+
 def ends_loop(body: Sequence[ast.stmt], in_loop: bool) -> bool:
     """Whether a branch is the last thing that runs: it raises, or leaves the loop."""
     last = body[-1] if body else None
@@ -237,3 +272,60 @@ def called_methods(node: ast.AST) -> dict[str, set[str]]:
         if isinstance(item, ast.Attribute) and isinstance(item.value, ast.Name):
             found.setdefault(item.value.id, set()).add(item.attr)
     return found
+
+
+def shown_to_be_tensors(body: ast.AST) -> frozenset[int]:
+    """The ids of the names in a function, or a file, that are assigned what a later line shows to be a tensor: by
+    `loss.backward()`, `(loss / n).backward()`, `scaler.scale(loss).backward()`, `accelerator.backward(loss)` or
+    `loss.detach()`."""
+    found: frozenset[int] | None = vars(body).get("_shown_to_be_tensors")
+    if found is None:
+        ids: set[int] = set()
+        _follow_back(getattr(body, "body", []), frozenset(), ids)
+        found = vars(body)["_shown_to_be_tensors"] = frozenset(ids)
+    return found
+
+
+def _follow_back(body: Sequence[ast.stmt] | ast.expr, shown: frozenset[str], ids: set[int]) -> frozenset[str]:
+    """The names that a block shows to be tensors, where it begins.
+
+    Args:
+        shown: those where it ends.
+        ids: gets the names that are assigned.
+    """
+    for node in reversed(body) if isinstance(body, Sequence) else ():
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            continue
+        blocks: list[Sequence[ast.stmt]] = [getattr(node, name, []) for name in ("body", "orelse", "finalbody")]
+        blocks += [handler.body for handler in getattr(node, "handlers", [])]
+        inside = frozenset().union(*(_follow_back(block, shown, ids) for block in blocks if block))
+        if isinstance(node, ast.If):  # `if isinstance(loss, torch.Tensor):` says that it may be something else
+            inside -= {name for item in ast.walk(node.test) if isinstance(item, ast.Call) for name in names_in(item)}
+        shown |= inside
+        own = [node] if not blocks[0] else []
+        stored = [item for part in own for item in own_nodes(part) if isinstance(item, ast.Name)]
+        stored = [item for item in stored if isinstance(item.ctx, ast.Store)]
+        ids.update(id(item) for item in stored if item.id in shown)
+        shown -= {item.id for item in stored}
+        shown |= {name for part in own for item in own_nodes(part) for name in _shown(item)}
+    return shown
+
+
+def _shown(node: ast.AST) -> frozenset[str]:
+    """The names that a call shows to be tensors."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        return frozenset()
+    whose = node.func.value
+    if node.func.attr in ("backward", "detach") and not node.args:
+        while isinstance(whose, (ast.Call, ast.BinOp)):  # loss.mean(), scaler.scale(loss), loss / n
+            if isinstance(whose, ast.BinOp):
+                whose = whose.left if isinstance(whose.op, ast.Div) else ast.Constant(None)
+            elif isinstance(whose.func, ast.Attribute):
+                whose = whose.args[0] if whose.func.attr == "scale" and whose.args else whose.func.value
+            else:
+                break
+        return frozenset({whose.id}) if isinstance(whose, ast.Name) else frozenset()
+    helper = node.func.attr == "manual_backward" or (
+        node.func.attr == "backward" and ast.unparse(whose).lower().endswith(_BACKWARD_OF)
+    )
+    return names_in(node.args[0]) if helper and node.args and isinstance(node.args[0], ast.Name) else frozenset()

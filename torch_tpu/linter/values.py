@@ -25,6 +25,10 @@ class Value:
     """Where a tensor is; for what is unknown, where it would be if it were one."""
     is_mask: bool = False
     """A tensor of bools."""
+    is_wide: bool = False
+    """A tensor of float64 or complex128."""
+    is_output: bool = False
+    """What a model returned: a tensor, a tuple, or an object with the loss and more."""
     name: str = ""
     """What it is called where it comes from: "torch.nn.functional.softmax"; for an instance, its class."""
     items: tuple[Value, ...] = ()
@@ -73,6 +77,8 @@ def merge(*values: Value) -> Value:
             first.kind,
             first.place if first.place == other.place else "unknown",
             first.is_mask and other.is_mask,
+            first.is_wide and other.is_wide,
+            first.is_output and other.is_output,
             first.name if first.name == other.name else "",
             items,
             None,
@@ -115,6 +121,12 @@ MASK_FUNCTIONS = frozenset({
     "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "isin", "logical_and", "logical_or",
     "logical_not", "logical_xor", "bool", "isclose", "less", "greater", "less_equal", "greater_equal", "not_equal",
 })  # fmt: skip
+WIDE = frozenset({"torch.float64", "torch.double", "torch.complex128", "torch.cdouble"})
+_OTHER_DTYPES = frozenset({
+    "float", "half", "bfloat16", "cfloat", "int", "long", "short", "char", "byte", "type", "type_as", "argmax", "argmin",
+    "argsort", "count_nonzero", "nonzero", "new_tensor",
+})  # fmt: skip
+"""Methods whose result has a dtype of its own."""
 FACTORIES = frozenset({
     "empty", "zeros", "ones", "full", "rand", "randn", "randint", "randperm", "arange", "linspace", "logspace", "eye",
     "tensor", "as_tensor", "normal", "complex", "tril_indices", "triu_indices", "scalar_tensor", "asarray",
@@ -144,6 +156,11 @@ _TUPLE_MODULES = frozenset({"LSTM", "GRU", "RNN", "MultiheadAttention", "Adaptiv
 def is_host_attribute(name: str) -> bool:
     """Whether an attribute of a tensor, or what a method of it returns, is no tensor."""
     return name in HOST_METHODS or name.startswith("is_")
+
+
+def is_output_of_model(name: str) -> bool:
+    """Whether an attribute of what a model returns is a tensor: `loss`, `lm_logits`, `last_hidden_state`."""
+    return name.endswith(("loss", "logits", "_embeds", "last_hidden_state", "pooler_output"))
 
 
 def is_dtype(name: str) -> bool:
@@ -182,6 +199,11 @@ def call_result(name: str, args: Sequence[Value], keywords: Mapping[str, Value],
 
 
 def _torch_result(last: str, args: Sequence[Value], keywords: Mapping[str, Value], default: Place) -> Value:
+    made = _made_by_torch(last, args, keywords, default)
+    return replace(made, is_wide=True) if made.is_tensor and keywords.get("dtype", UNKNOWN).name in WIDE else made
+
+
+def _made_by_torch(last: str, args: Sequence[Value], keywords: Mapping[str, Value], default: Place) -> Value:
     if last == "device":
         return Value("host", constant=args[0].constant if args else None)
     if last in _NO_TENSOR:
@@ -214,8 +236,9 @@ def method_result(receiver: Value, name: str, args: Sequence[Value], keywords: M
         return HOST
     if name == "type" and not args:
         return HOST
-    place = place_of([receiver, *args])
-    return Value("tensor", place, name in MASK_FUNCTIONS or (name == "clone" and receiver.is_mask))
+    is_mask = name in MASK_FUNCTIONS or (name == "clone" and receiver.is_mask)
+    is_wide = name in ("double", "cdouble") or (receiver.is_wide and name not in MASK_FUNCTIONS | _OTHER_DTYPES)
+    return Value("tensor", place_of([receiver, *args]), is_mask, is_wide)
 
 
 def moved(receiver: Value, args: Sequence[Value], keywords: Mapping[str, Value]) -> Value:
@@ -223,21 +246,21 @@ def moved(receiver: Value, args: Sequence[Value], keywords: Mapping[str, Value])
     given = [*args, *(keywords[key] for key in ("device", "dtype", "other") if key in keywords)]
     if receiver.kind == "module":
         return receiver
-    place, is_mask = receiver.place, receiver.is_mask
+    place, is_mask, is_wide = receiver.place, receiver.is_mask, receiver.is_wide
     for value in given:
         if is_dtype(value.name):
-            is_mask = value.name == "torch.bool"
+            is_mask, is_wide = value.name == "torch.bool", value.name in WIDE
         elif value.constant == "cpu":
             place = "host"
         elif value.is_tensor:
-            place = value.place
+            place, is_wide = value.place, value.is_wide
         elif value.constant is not None or value.kind == "host":
             place = place if isinstance(value.constant, bool) else "device"
         elif place == "host":
             place = "unknown"
     if "device" in keywords and keywords["device"].constant != "cpu":
         place = "device"
-    return replace(receiver, place=place, is_mask=is_mask)
+    return replace(receiver, place=place, is_mask=is_mask, is_wide=is_wide and receiver.is_tensor)
 
 
 def module_result(module: Value, args: Sequence[Value]) -> Value:
