@@ -29,7 +29,7 @@ FOLDERS = {
     "torch_tpu/device": 1500,
     "torch_tpu/eager": 2500,
     "torch_tpu/compile": 3200,
-    "torch_tpu/aot": 2250,
+    "torch_tpu/aot": 2300,
     "torch_tpu/distributed": 1800,
     "torch_tpu/kernels": 2000,
     "torch_tpu/optim": 700,
