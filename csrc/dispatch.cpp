@@ -8,6 +8,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/enum_tag.h>
 #include <ATen/core/stack.h>
+#include <c10/core/DefaultDtype.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -146,11 +147,13 @@ void refuse_numbers(const Op& op, at::ArrayRef<c10::IValue> args) {
     }
   }
   if (given) dtype = given;
-  if (!dtype || (count == 1 && at::isFloatingType(*dtype) && at::elementSize(*dtype) < 4)) return;
   for (size_t i = 0; i < args.size(); ++i) {
     if (!op.args[i].is_fitted || !args[i].isScalar()) continue;
     const auto number = args[i].toScalar();
-    AT_DISPATCH_V2(*dtype, "fill", AT_WRAP([&] { (void)number.to<scalar_t>(); }), AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX),
+    if (!dtype && !number.isFloatingPoint()) continue;  // the dtype is made for it
+    const auto to = dtype.value_or(c10::get_default_dtype_as_scalartype());
+    if (count == 1 && at::isFloatingType(to) && at::elementSize(to) < 4) continue;
+    AT_DISPATCH_V2(to, "fill", AT_WRAP([&] { (void)number.to<scalar_t>(); }), AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX),
                    AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES), AT_EXPAND(AT_FLOAT8_TYPES), at::kBool, at::kHalf,
                    at::kBFloat16, at::kComplexHalf);
   }

@@ -180,6 +180,13 @@ def test_a_number_that_does_not_fit_is_refused(name, mode):
                     FILLS[name](x.to(device), number)
 
 
+def test_a_number_that_does_not_fit_the_default_dtype_is_refused():
+    for device in ("cpu", "tpu"):
+        with pytest.raises(RuntimeError, match="without overflow"):
+            torch.full((2,), 1e40, device=device)
+        assert torch.full((2,), 2**40, device=device).tolist() == [2**40] * 2
+
+
 @pytest.mark.parametrize("number", [70000.0, float("inf"), -1e39])
 def test_one_small_element_becomes_infinite(number):
     for dtype in (torch.float16, torch.float8_e5m2):
