@@ -59,6 +59,11 @@ def test_values_in_one_place_count_once():
         "bf16[1500]",
         "f32[512]",
     }
+    smaller = ASSIGNMENT.replace("(size=6000,offset=0)", "(size=5000,offset=0)").replace("late.3", "other")
+    found = buffers.parse(smaller, ranges.replace("add.1{}:7-9", "add.1{}:4-9"))
+    assert {group.shape for group in found.largest if group.kind != "argument"} == {"f32[2000]"}, (
+        "what died takes nothing"
+    )
 
 
 def test_nothing_is_known_without_an_assignment():
