@@ -204,7 +204,7 @@ def test_crashes_and_hangs_are_results(tmp_path, monkeypatch):
 def test_an_interrupted_run_records_nothing_of_what_was_under_way(tmp_path, send):
     (tmp_path / "slow.py").write_text(
         textwrap.dedent("""
-        import dataclasses, pathlib, sys, time
+        import dataclasses, pathlib, signal, sys, time
         from torch_tpu.conformance import pool
 
         @dataclasses.dataclass
@@ -222,6 +222,7 @@ def test_an_interrupted_run_records_nothing_of_what_was_under_way(tmp_path, send
                 connection.send(Outcome(case))
 
         if __name__ == "__main__":
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background is started without it
             how = pool.Pool(
                 serve=serve, arguments=(float(sys.argv[1]),), failure=lambda case, status, reason: Outcome(case, status),
                 parse=lambda row: Outcome(**row), workers=2, output=pathlib.Path("results"),
