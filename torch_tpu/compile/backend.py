@@ -20,6 +20,7 @@ from torch_tpu.compile.bounds import Bounds
 from torch_tpu.compile.decompositions import table
 from torch_tpu.compile.graphs import Graph
 from torch_tpu.compile.options import Options, parse
+from torch_tpu.eager import origins
 
 _numbers = itertools.count()
 
@@ -81,9 +82,9 @@ def _lines_in_bodies(module: fx.GraphModule) -> Iterator[None]:
     """Meanwhile the bodies of loops and branches are traced with the lines that Dynamo noted of their nodes.
 
     PyTorch calls their code where it traces them again, and then every node is of the line of the loop. The top of a graph is
-    interpreted, node by node, which is what is done here for the rest.
+    interpreted, node by node, which is what is done here for the rest, where lines are recorded: for plans.
     """
-    if not any(isinstance(child, fx.GraphModule) for child in module.children()):
+    if not (origins.recording and any(isinstance(child, fx.GraphModule) for child in module.children())):
         yield
         return
 
