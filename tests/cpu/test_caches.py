@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._dynamo.utils import counters as seen
 
 import torch_tpu
 from torch_tpu import _plug, recompiles, settings
@@ -68,7 +69,7 @@ def test_another_machine_starts_warm(tmp_path, counters):
 COMPILE = """
 import json, sys, torch, torch_tpu
 from torch._dynamo.utils import counters
-from torch_tpu import settings
+from torch.nn.attention.flex_attention import flex_attention
 options = json.loads(sys.argv[1])
 
 @torch.library.custom_op("saved::twice", mutates_args=())
@@ -80,10 +81,12 @@ torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(), torch.nn.BatchNorm1d(16)).to("tpu")
 optimizer = torch.optim.AdamW(model.parameters())
 x = torch.randn(32, 8).to("tpu")
+q = torch.randn(1, 2, 128, 8).to("tpu")
 functions = {
     "train": lambda: model(x).square().mean(),
     "views": lambda: (x.t(), (y := x * 2), y[1:]),
     "split": lambda: twice(x.sin()) + 1,
+    "scores": lambda: flex_attention(q, q, q, score_mod=lambda score, b, h, m, n: score + m - n),
     "loop": lambda: torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,)),
 }
 found = {}
@@ -97,7 +100,7 @@ for name, function in functions.items():
     results = [item.sum().item() for item in (result if isinstance(result, (tuple, list)) else [result])]
     kept = {key: counters["aot_autograd"][f"autograd_cache_{key}"] for key in ("hit", "miss", "saved", "bypass")}
     found[name] = results, kept
-print(json.dumps(found | {"compiles": torch_tpu.stats()["compiles"]}))
+print(json.dumps(found | {name: torch_tpu.stats()[name] for name in ("compiles", "calls_in_between")}))
 """
 
 
@@ -113,7 +116,7 @@ def test_compiled_graphs_are_kept_between_processes(tmp_path):
         return json.loads(subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout)
 
     cold, warm, other, off = run(), run(), run(bucket_size=64), run(serializable=False)
-    counts = {"train": 2, "views": 1, "split": 1}
+    counts = {"train": 2, "views": 1, "split": 1, "scores": 1}
     for name, count in counts.items():
         assert cold[name][0] == warm[name][0] == other[name][0] == off[name][0]
         assert cold[name][1] == other[name][1] == {"hit": 0, "miss": count, "saved": count, "bypass": 0}, name
@@ -121,6 +124,18 @@ def test_compiled_graphs_are_kept_between_processes(tmp_path):
         assert not any(off[name][1].values())
     assert cold["loop"] == warm["loop"] and cold["loop"][1]["bypass"] == 1  # PyTorch keeps no graphs with cond
     assert cold["compiles"] > 5 and warm["compiles"] == 0
+    assert cold["calls_in_between"] == warm["calls_in_between"] == 1
+
+
+def test_a_graph_that_is_read_runs_before_its_program_is_compiled(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    x = torch.randn(4)
+    for hits in range(2):
+        torch._dynamo.reset()
+        seen.clear()
+        compiled = torch.compile(lambda x: x.sin() @ x, backend="tpu", options={"async_compile": True})
+        torch.testing.assert_close(compiled(x.to("tpu")).cpu(), x.sin() @ x)
+        assert seen["aot_autograd"]["autograd_cache_hit"] == hits
 
 
 def test_processes_that_start_together_share_a_cache(tmp_path):

@@ -121,7 +121,7 @@ class Graph(SavedGraph):
             self._split({error.node})
             del args[len(args) - len(self.attributes) :]
         except NotCompiledYet:
-            return self.module(*args)
+            return fx.Interpreter(self.module).run(*args)
         return self._run(args)
 
     def _has_first_sizes(self, args: list[Any]) -> bool:
@@ -157,7 +157,7 @@ class Graph(SavedGraph):
                 self._plan(self.bounded.all_written, same)
             del args[len(args) - len(self.attributes) :]
         except NotCompiledYet:
-            return self.module(*args)
+            return fx.Interpreter(self.module).run(*args)
         return self._run(args)
 
     def specialize(self, reason: str) -> None:

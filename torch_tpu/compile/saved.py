@@ -76,7 +76,10 @@ class SavedGraph(OutputCode):
         data, *rest = self._made_from
         fake_mode = detect_fake_mode(example_inputs)
         assert fake_mode is not None, "AOTAutograd reads its cache with fake inputs"
-        module = _graph_pickler.GraphPickler.loads(data, fake_mode)
+        module: Any = _graph_pickler.GraphPickler.loads(data, fake_mode)
+        for body in module.modules():  # graphs are read without their code; the whole one is only interpreted
+            if body is not module and isinstance(body, fx.GraphModule):
+                body.recompile()
         self.__init__(module, *rest)  # type: ignore[misc]
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
