@@ -55,7 +55,7 @@ def check_packages() -> Iterator[Finding]:
         yield Finding(
             "warning", "torch_tpu is used from its sources, not installed", "pip install --no-build-isolation ."
         )
-        needed = ["torch>=2.11,<2.16", "jaxlib>=0.10.2,<0.11", "ml_dtypes>=0.5", "numpy>=2.0"]
+        needed = ["torch>=2.11,<2.16", "jaxlib>=0.10.2,<0.11", "ml_dtypes>=0.5,<0.7", "numpy>=2.0"]
     for requirement in needed:
         name = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
         limits = requirement.removeprefix(name).strip()

@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import fx
 from torch._functorch import config
 from torch._guards import detect_fake_mode
+from torch._inductor import codecache
 from torch._inductor.output_code import OutputCode
 
 import torch_tpu
@@ -114,10 +116,25 @@ def kept(module: fx.GraphModule, options: Options) -> Iterator[None]:
     """While AOTAutograd compiles one of Dynamo's graphs: it is looked up, and kept with its backward graph."""
     module.torch_tpu = _depends_on(repr(options))  # type: ignore[assignment]
     try:
-        with config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True):
+        with config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True), _without_inductor():
             yield
     finally:
         del module.torch_tpu
+
+
+@contextlib.contextmanager
+def _without_inductor() -> Iterator[None]:
+    """Meanwhile keys are made without Inductor's own backends, whose import takes a second of CPU."""
+    none = {
+        "init_backend_registration": lambda: None,
+        "custom_backend_passes": {},
+        "custom_backend_codegen_configs": {},
+    }
+    with contextlib.ExitStack() as stack:
+        for name, value in none.items():
+            if hasattr(codecache, name):
+                stack.enter_context(mock.patch.object(codecache, name, value))
+        yield
 
 
 def _depends_on(options: str) -> str:
