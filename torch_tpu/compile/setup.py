@@ -26,6 +26,7 @@ def set_up() -> None:
     torch._dynamo.trace_rules.add("torch_tpu")
     patches.graphs_end_where_the_precision_is_set()
     patches.compiled_optimizers_keep_their_state_on_the_device()
+    patches.compiled_optimizers_need_no_inductor()
     imports.after("torch.nn.attention.flex_attention", patches.flex_attention_takes_the_device)
     imports.after("torch._higher_order_ops.associative_scan", patches.associative_scan_takes_the_device)
     imports.after("torch._meta_registrations", patches.grouped_products_are_traced_in_more_dtypes)

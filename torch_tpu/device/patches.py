@@ -339,6 +339,17 @@ def compiled_optimizers_keep_their_state_on_the_device() -> None:
     OptimizerVariable._set_capturable = _set_capturable  # type: ignore[method-assign]
 
 
+def compiled_optimizers_need_no_inductor() -> None:
+    """Dynamo imports all of Inductor to ask about CUDA's graphs, for gradients on any device.
+
+    Without it each process that compiles an optimizer takes another second of CPU. To be removed when Dynamo imports that
+    for gradients on CUDA only.
+    """
+    optimizer: Any = sys.modules["torch._dynamo.variables.optimizer"]
+    if (original := getattr(optimizer, "_is_static_for_cudagraphs", None)) is not None:
+        optimizer._is_static_for_cudagraphs = lambda x: not x.is_cuda or original(x)
+
+
 def graphs_end_where_the_precision_is_set() -> None:
     """Dynamo puts a call of `torch.set_float32_matmul_precision` into the graph and runs it while it traces.
 
