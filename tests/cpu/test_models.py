@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
+import torch
 
 import torch_tpu
 from torch_tpu.conformance.models import judge, sweep
@@ -49,7 +50,11 @@ def test_a_wrong_device_fails(monkeypatch):
 def test_limits_follow_the_rounding_of_the_cpu(monkeypatch):
     """A model in which errors add up may differ by twice what the CPU's float32 does from float64, and by no more."""
     recipe, reference = judge._prepared("transformers", "llama")
+    kinds = []
+    hook = recipe.model.lm_head.register_forward_hook(lambda module, args, out: kinds.append(out.float().dtype))
     assert judge._limits_of_rounding(recipe, reference) == judge.TIGHT
+    hook.remove()
+    assert kinds == [torch.float64], "a cast to float32 must not round what is exact"
     monkeypatch.setattr(judge, "TIGHT", dict.fromkeys(judge.TIGHT, 1e-12))
     limits = judge._limits_of_rounding(recipe, reference)
     assert all(1e-12 <= limit < 1e-5 for limit in limits.values())

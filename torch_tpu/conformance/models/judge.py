@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from torch_tpu.conformance.models import build
@@ -166,13 +167,24 @@ def _limits_of_rounding(recipe: Recipe, reference: Run) -> dict[str, float]:
     model = copy.deepcopy(recipe.model).double()
     wide = replace(recipe, model=model, inputs=widen(recipe.inputs), labels=widen(recipe.labels))
     try:
-        exact = measure(wide, "cpu", "strict", generate=False)
+        with _Float64():
+            exact = measure(wide, "cpu", "strict", generate=False)
         for held in (exact.outputs, exact.gradients, exact.parameters):
             held.update({name: t.float() if t.is_floating_point() else t for name, t in held.items()})
         own = compare(reference, exact, limits=dict.fromkeys(TIGHT, math.inf))
     except Exception:  # noqa: BLE001 - a model may not be made for float64
         return TIGHT
     return {phase: max(limit, 2 * own.get(phase, 0.0)) for phase, limit in TIGHT.items()}
+
+
+class _Float64(TorchDispatchMode):
+    """Calls that ask for float32, as losses do that may be given bfloat16, get float64."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map_only(
+            torch.dtype, lambda d: torch.float64 if d == torch.float32 else d, (args, kwargs or {})
+        )
+        return func(*args, **kwargs)
 
 
 def _cpu_run(recipe: Recipe) -> Run:
