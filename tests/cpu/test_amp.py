@@ -76,9 +76,10 @@ def test_values_and_gradients_against_the_cpu():
 def test_a_dtype_that_is_not_supported():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with torch.autocast("tpu", dtype=torch.complex32):
-            assert not torch.is_autocast_enabled("tpu")
-    assert "the target dtype is not supported" in str(caught[0].message)
+        for dtype in (torch.complex32, torch.int32, torch.float8_e4m3fn):
+            with torch.autocast("tpu", dtype=dtype):
+                assert not torch.is_autocast_enabled("tpu")
+    assert len(caught) == 3 and all("the target dtype is not supported" in str(one.message) for one in caught)
 
 
 def test_custom_functions():

@@ -287,7 +287,9 @@ def test_streams_and_events():
     generic.record()
     assert first.elapsed_time(generic) > 0
 
-    stream = torch.tpu.Stream()
+    least, greatest = torch.tpu.Stream.priority_range()
+    stream = torch.tpu.Stream(priority=greatest)
+    assert stream.priority == least
     assert isinstance(torch.tpu.current_stream(), torch.tpu.Stream) and "stream_id=0" in repr(
         torch.tpu.default_stream()
     )

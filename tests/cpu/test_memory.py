@@ -61,6 +61,15 @@ def test_statistics_by_name():
     torch.tpu.empty_cache()
 
 
+def test_there_is_one_device():
+    for function in (torch.tpu.memory_allocated, torch.tpu.memory_stats, torch.tpu.memory_summary):
+        with pytest.raises(ValueError, match="no tpu:2"):
+            function("tpu:2")
+    for function in (torch.tpu.mem_get_info, torch.tpu.reset_peak_memory_stats):
+        with pytest.raises(ValueError, match="expected a tpu device, got cpu"):
+            function("cpu")
+
+
 def test_device_memory():
     free, total = torch.tpu.mem_get_info()
     assert 0 < free <= total == torch.tpu.get_device_properties().total_memory

@@ -130,14 +130,24 @@ def test_whole_modules_are_pickled(tmp_path):
     assert loaded.weight.is_tpu and same(loaded.weight, model.weight)
 
 
+@pytest.mark.parametrize("first", ["safetensors", "safetensors.torch", "accelerate.state", "accelerate.utils.modeling"])
+def test_libraries_may_be_imported_before_torch(first):
+    code = f"import {first}, torch; print(torch.ones(2, device='tpu').sum().item())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "2.0", done.stderr
+
+
 def test_safetensors(tmp_path):
     import safetensors.torch as safetensors
+    from safetensors import safe_open
 
     saved = {"a": torch.randn(3, 3, device="tpu"), "b": torch.ones(2, dtype=torch.bfloat16, device="tpu")}
     safetensors.save_file(saved, tmp_path / "x.safetensors")
     loaded = safetensors.load_file(tmp_path / "x.safetensors")
     there = safetensors.load_file(tmp_path / "x.safetensors", device="tpu")
     assert all(value.device.type == "tpu" and torch.equal(value.cpu(), loaded[name]) for name, value in there.items())
+    with safe_open(tmp_path / "x.safetensors", "pt", device="tpu:0") as file:
+        assert file.get_tensor("a").is_tpu and same(file.get_tensor("a"), saved["a"])
     model, other = torch.nn.Linear(3, 2, device="tpu"), torch.nn.Linear(3, 2, device="tpu")
     safetensors.save_model(model, str(tmp_path / "model.safetensors"))
     safetensors.load_model(other, tmp_path / "model.safetensors", device="tpu")

@@ -9,23 +9,25 @@ from __future__ import annotations
 from typing import Any
 
 from torch_tpu import _plug
+from torch_tpu.device.selection import index
 from torch_tpu.runtime import heap, platform
 
 
-def _statistics() -> dict[str, int]:
+def _statistics(device: Any) -> dict[str, int]:
     """The plug's, after what was recorded has run."""
+    index(device)
     _plug.flush()
     return dict(_plug.memory_stats())
 
 
 def memory_allocated(device: Any = None) -> int:
     """Bytes held by tensors."""
-    return int(_statistics()["allocated"])
+    return int(_statistics(device)["allocated"])
 
 
 def max_memory_allocated(device: Any = None) -> int:
     """The most bytes held by tensors since the start or `reset_peak_memory_stats`."""
-    return int(_statistics()["peak"])
+    return int(_statistics(device)["peak"])
 
 
 def memory_reserved(device: Any = None) -> int:
@@ -38,10 +40,12 @@ def max_memory_reserved(device: Any = None) -> int:
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
+    index(device)
     _plug.reset_peak()
 
 
 def reset_accumulated_memory_stats(device: Any = None) -> None:
+    index(device)
     _plug.reset_accumulated()
 
 
@@ -52,7 +56,7 @@ def empty_cache() -> None:
 
 def memory_stats(device: Any = None) -> dict[str, int]:
     """Statistics under the names of `torch.cuda.memory_stats`, as far as they exist here."""
-    raw = _statistics()
+    raw = _statistics(device)
     stats: dict[str, int] = {}
     for kind in ("allocated_bytes", "active_bytes", "reserved_bytes", "requested_bytes"):
         stats[f"{kind}.all.current"] = raw["allocated"]
@@ -66,6 +70,7 @@ def memory_stats(device: Any = None) -> dict[str, int]:
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
     """Free and total bytes of the device: the HBM of a TPU, the machine's memory on the CPU."""
+    index(device)
     found = platform.client().memory_info() if platform.is_started() else None
     return found or heap.machine_memory()
 
@@ -75,7 +80,7 @@ memory_info = mem_get_info  # the name that the plug calls
 
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
     """A table of `memory_stats` for people."""
-    raw = _statistics()
+    raw = _statistics(device)
     free, total = mem_get_info(device)
     rows = [
         ("held by tensors", raw["allocated"]),

@@ -14,11 +14,14 @@ import torch
 from torch_tpu import _plug, settings
 from torch_tpu.device import events, memory
 from torch_tpu.device.modes import EagerMode, Precision, precision, set_eager_mode
+from torch_tpu.device.selection import index as _index
 from torch_tpu.errors import PlatformError
 from torch_tpu.runtime import chips, platform
 from torch_tpu.stats import counters
 
-AMP_DTYPES = (
+AMP_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+"""What autocast casts to."""
+DTYPES = (
     torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e4m3fnuz,
     torch.float8_e5m2, torch.float8_e5m2fnuz, torch.float8_e8m0fnu, torch.int8, torch.int16, torch.int32, torch.int64,
     torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.bool, torch.complex64, torch.complex128,
@@ -56,21 +59,6 @@ def device_count() -> int:
 
 
 def current_device() -> int:
-    return 0
-
-
-def _index(device: Any) -> int:
-    if device is None:
-        return 0
-    if isinstance(device, int):
-        index = device
-    else:
-        device = torch.device(device)
-        if device.type != "tpu":
-            raise ValueError(f"expected a tpu device, got {device}")
-        index = device.index or 0
-    if index not in (-1, 0):
-        raise ValueError(f"this process drives tpu:0 only; there is no tpu:{index}. Use one process for each device")
     return 0
 
 
@@ -132,7 +120,7 @@ def get_device_properties(device: Any = None) -> DeviceProperties:
 
 def get_device_capability(device: Any = None) -> dict[str, Any]:
     _index(device)
-    return {"platform": platform.choose(), "supported_dtypes": set(AMP_DTYPES)}
+    return {"platform": platform.choose(), "supported_dtypes": set(DTYPES)}
 
 
 def synchronize(device: Any = None) -> None:
@@ -161,6 +149,13 @@ class Stream(torch.Stream):
             return super().__new__(cls, device_index=0, device_type=20, stream_id=kwargs["stream_id"])
         _index(device)
         return super().__new__(cls, device="tpu:0", priority=priority)
+
+    priority = 0
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """The least and the greatest priority: there is one."""
+        return 0, 0
 
     def record_event(self, event: torch.Event | None = None) -> torch.Event:
         """Records an event, a new one unless it is given."""

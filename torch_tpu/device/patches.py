@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from torch_tpu.device import selection
+
 
 def print_tensors_from_the_host() -> None:
     """`print(tensor)` formats element by element; on an asynchronous device each element is a program and a copy.
@@ -261,21 +263,21 @@ def accelerate_knows_the_memory_of_the_device() -> None:
 
 
 def safetensors_loads_to_the_device() -> None:
-    """`safetensors.torch.load_file(..., device="tpu")`: its reader knows the devices by name, and not this one.
+    """`safe_open(..., device="tpu")` and `load_file`, which calls it: safetensors knows devices by name, and not this one.
 
-    To be removed when safetensors takes any device that PyTorch has.
+    A number it hands to PyTorch, for which it is the accelerator's. To be removed when safetensors takes any device that
+    PyTorch has.
     """
-    module: Any = sys.modules["safetensors.torch"]
-    original = module.load_file
+    module: Any = sys.modules["safetensors"]
+    original = module.safe_open
 
-    @functools.wraps(original)
-    def load_file(filename: Any, device: Any = "cpu", *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
-        if not str(device).startswith("tpu"):
-            loaded: dict[str, torch.Tensor] = original(filename, device, *args, **kwargs)
-            return loaded
-        return {name: value.to(device) for name, value in original(filename, "cpu", *args, **kwargs).items()}
+    @functools.wraps(original, updated=())
+    def safe_open(filename: Any, framework: str, device: Any = "cpu", **kwargs: Any) -> Any:
+        if not isinstance(device, int) and str(device).partition(":")[0] == "tpu":
+            device = selection.index(device)
+        return original(filename, framework, device, **kwargs)
 
-    module.load_file = load_file
+    module.safe_open = safe_open
 
 
 def operators_without_meta_kernels_are_tried_on_the_cpu() -> None:

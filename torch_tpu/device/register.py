@@ -90,7 +90,7 @@ def register() -> None:
     imports.after("torch._dynamo", _set_up_compiler)
     imports.after("accelerate.state", patches.accelerate_finds_the_device)
     imports.after("accelerate.utils.modeling", patches.accelerate_knows_the_memory_of_the_device)
-    imports.after("safetensors.torch", patches.safetensors_loads_to_the_device)
+    imports.after("safetensors", patches.safetensors_loads_to_the_device)
     collectives.register()
     settings.watch("eager_mode", _set_mode)
     _set_mode(settings.eager_mode)
