@@ -132,13 +132,41 @@ def test_bounds_that_do_not_fit_are_refused(dtype):
     assert x.to("tpu").clamp(max=2).item() == 2 and x.to("tpu").clamp(max=2.5).item() == 2.5
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz]
+FLOAT8 = (
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2fnuz,
+    torch.float8_e8m0fnu,
 )
+
+
+@pytest.mark.parametrize("dtype", FLOAT8[:-1])
 @pytest.mark.parametrize("source", [torch.float32, torch.float16, torch.bfloat16])
 def test_casts_to_float8_end_as_on_the_cpu(source, dtype):
     x = torch.tensor([448, 464, 465, 500, 6e4, float("inf"), -500, float("nan"), 240, 249]).to(source)
     torch.testing.assert_close(x.to("tpu").to(dtype).float().cpu(), x.to(dtype).float(), equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_casts_to_float8_from_what_cannot_hold_its_largest_number(dtype):
+    numbers = torch.tensor([0.0, 1.0, 2.0, 3.5, 100.0, 7.0, 1e300], dtype=torch.float64)
+    sources = (torch.bool, torch.int8, torch.uint8, torch.int64, torch.uint16, torch.float64, *FLOAT8)
+    for source in sources:
+        x = numbers[:-1].to(source) if source is not torch.float64 else numbers
+        torch.testing.assert_close(x.tpu().to(dtype).float().cpu(), x.to(dtype).float(), equal_nan=True)
+    x = numbers.to(dtype)
+    assert torch.equal(x.tpu().bool().cpu(), x.bool())
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_wide_unsigned_integers_have_no_common_dtype_with_others(dtype):
+    x, y = torch.ones(2, dtype=dtype), torch.ones(2, dtype=torch.int64)
+    for call in (torch.add, torch.eq, lambda x, y: torch.where(x == 1, x, y), lambda x, y: torch.cat([x, y])):
+        for device in ("cpu", "tpu"):
+            with pytest.raises(RuntimeError, match="Promotion for uint16"):
+                call(x.to(device), y.to(device))
+    assert (x.tpu() + torch.ones(2, device="tpu")).dtype is torch.float32 and (x.tpu() * 3).dtype is dtype
 
 
 @pytest.mark.parametrize(

@@ -233,6 +233,8 @@ class Trace:
         functional = form.functional
         assert functional is not None
         dtypes.check(functional._schema.name, bound)
+        if rule.promote is not registry.NONE or functional._schema.name in dtypes.JOINED:
+            dtypes.check_promotion(_tensors_of([bound.get(argument.name) for argument in functional._schema.arguments]))
         outs, meta = ((), None) if rule.inferred else self._metadata(op, rule, form, bound)
         first = next((t for t in _tensors_of(bound.values()) if t is not None), None)
         if first is None and outs:

@@ -80,9 +80,13 @@ def convert(x: Value, dtype: torch.dtype) -> Value:
     if x.dtype is dtype:
         return x
     if dtype is torch.bool:
+        if x.dtype is torch.float8_e8m0fnu:  # it has no zero
+            return compare("GE", bitcast(x, torch.uint8), 0)
         return compare("NE", x, full_like(x, 0))
     if x.dtype.is_complex and not dtype.is_complex:
         return convert(real(x), dtype)
+    if types.is_float8(dtype) and x.dtype not in types.ROUNDED_TO_FLOAT8:
+        return convert(convert(x, torch.float32), dtype)
     if x.dtype is torch.bool and (dtype.is_floating_point or dtype.is_complex):
         # XLA makes a choice between y and 0 of the product of a converted bool and y, which NaN and infinity must not be.
         return subtract(1, _converted(bitwise_not(x), dtype))

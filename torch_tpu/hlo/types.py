@@ -39,6 +39,8 @@ _UNSIGNED = (torch.uint8, torch.uint16, torch.uint32, torch.uint64)
 _BITS = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
 
 
+ROUNDED_TO_FLOAT8 = (torch.float16, torch.bfloat16, torch.float32)
+"""What becomes float8 in one step; PyTorch makes float32 of all others first."""
 LARGEST_E4M3 = torch.finfo(torch.float8_e4m3fn).max
 SATURATES = torch.tensor(2 * LARGEST_E4M3).to(torch.float8_e4m3fn).float().item() == LARGEST_E4M3
 """Whether casts to float8_e4m3fn end at its largest number; before PyTorch 2.13 they overflowed to NaN."""
@@ -54,6 +56,10 @@ def element_name(dtype: torch.dtype) -> str:
 def tensor_type(shape: tuple[int, ...], dtype: torch.dtype) -> str:
     """`tensor<8x4xf32>`."""
     return f"tensor<{''.join(f'{size}x' for size in shape)}{element_name(dtype)}>"
+
+
+def is_float8(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point and dtype.itemsize == 1
 
 
 def is_unsigned(dtype: torch.dtype) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -46,6 +47,10 @@ REFUSED: dict[str, frozenset[str]] = {
 
 UNMADE = {"bool": ("arange", "range", "linspace", "logspace", "randperm"), "complex": ("arange", "range", "randint")}
 """Factories that make no numbers of a dtype, by its kind."""
+
+WIDE_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+JOINED = ("aten::where", "aten::cat")
+"""Operators that promote their tensors by themselves."""
 
 ALIKE = {
     "aten::heaviside": ("self", "values"),
@@ -105,6 +110,18 @@ def check(op: str, arguments: Mapping[str, Any]) -> None:
         found = [arguments[name].dtype for name in names if isinstance(arguments.get(name), torch.Tensor)]
         if len(set(found)) > 1:
             raise TypeError(f"{', '.join(names)} have different dtypes: {', '.join(map(str, found))}")
+
+
+def check_promotion(operands: Sequence[torch.Tensor | None]) -> None:
+    """Looks at the tensors that an operator makes one dtype of; meta kernels take wide unsigned ones for any integers.
+
+    Raises:
+        RuntimeError: PyTorch has no common dtype for them.
+    """
+    given = [tensor for tensor in operands if tensor is not None]
+    if len({tensor.dtype for tensor in given}) > 1 and any(tensor.dtype in WIDE_UNSIGNED for tensor in given):
+        for one, other in itertools.combinations(given, 2):
+            torch.result_type(one, other)
 
 
 def check_made(op: str, dtype: torch.dtype) -> None:
