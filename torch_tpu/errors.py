@@ -230,6 +230,19 @@ def forked(device: str = "tpu:0") -> ForkError:
     )
 
 
+def shutting_down(op: str, inputs: Iterable[Any]) -> ExecutionError:
+    """The error for an operator that needs a program, called when Python can import nothing any more."""
+    return ExecutionError(
+        message(
+            f"{op} cannot be compiled while Python shuts down",
+            inputs=inputs,
+            why="a __del__ called it after the modules were taken down, and this process had no program for it",
+            do="let go of the object earlier, or do its work in a function that atexit calls",
+            see=page(ExecutionError),
+        )
+    )
+
+
 def refuse_fork() -> None:
     """Called by the plug where the device is used in a forked child."""
     raise forked()

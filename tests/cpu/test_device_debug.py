@@ -10,7 +10,7 @@ import traceback
 import pytest
 import torch
 
-from torch_tpu import settings
+from torch_tpu import errors, settings
 
 F = torch.nn.functional
 
@@ -77,6 +77,13 @@ def test_errors_name_the_operator_and_the_line():
     text = "".join(traceback.format_exception(caught.value))
     assert "raised by aten::mm" in text and "Tensor[2, 3] float32, Tensor[2, 4] float32" in text
     assert f"called at {__file__}:" in text and "in test_errors_name_the_operator_and_the_line" in text
+
+
+def test_errors_of_programs_do_not_advise_what_is_on_already():
+    with pytest.raises(errors.ExecutionError, match="a probability is infinite, NaN or less than 0") as caught:
+        torch.multinomial(torch.tensor([-1.0, 1.0], device="tpu"), 1)
+    assert "TPU_LAUNCH_BLOCKING" not in str(caught.value)
+    assert f"called at {__file__}:" in "".join(traceback.format_exception(caught.value))
 
 
 def test_it_waits_for_each_operator():

@@ -278,6 +278,21 @@ builtins.kept = [program.run([array])[0] for _ in range(20)], client.get(array, 
     assert done.returncode == 0 and not done.stderr.strip(), done.stderr
 
 
+def test_operators_of_objects_that_go_while_python_shuts_down():
+    code = """
+import torch
+class Last:
+    def __init__(self): self.x = torch.ones(3, device="tpu")
+    def __del__(self):
+        print((self.x + 1).sum().item())
+        torch.erfinv(self.x)
+last = Last(); (last.x + 1).sum().item()
+"""
+    done = python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="1")
+    assert done.stdout.strip() == "6.0"
+    assert "aten::erfinv cannot be compiled while Python shuts down" in done.stderr
+
+
 def test_element_types_of_programs():
     kinds = "i1 i8 ui8 i32 ui64 f16 bf16 f32 f64 complex<f32> complex<f64> f8E5M2"
     text = f"@main({', '.join(f'%a: tensor<2x?x{kind}>' for kind in kinds.split())}) -> () {{\n%1 = tensor<i16>"

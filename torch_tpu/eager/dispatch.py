@@ -10,6 +10,7 @@ returns the new tensors' arrays and then the written storages'.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -135,6 +136,10 @@ def miss(
         return AGAIN
     except views.OverlapError:
         raise
+    except ImportError as error:
+        if not sys.is_finalizing():
+            raise
+        raise errors.shutting_down(name, args) from error
     except RUNTIME_ERRORS as error:
         failure = error if isinstance(error, errors.CompileError) else None
         if name == "aten::copy_" or (failure is not None and failure.exceeds_memory):

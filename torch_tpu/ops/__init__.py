@@ -7,6 +7,7 @@ families; it is called at the first use of the device, not at import.
 from __future__ import annotations
 
 import importlib
+from functools import cache
 
 FAMILIES: tuple[str, ...] = (
     "elementwise",
@@ -51,7 +52,8 @@ FAMILIES: tuple[str, ...] = (
 )
 
 
+@cache
 def load() -> None:
-    """Registers every lowering."""
+    """Registers every lowering, once: an operator that a `__del__` calls while Python shuts down can import nothing."""
     for family in FAMILIES:
         importlib.import_module(f"torch_tpu.ops.{family}")

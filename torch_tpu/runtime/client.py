@@ -413,6 +413,11 @@ def _fail(message: Any, *numbers: Any) -> None:
 _REFUSED = re.compile(r"CpuCallback error.*\n[\w.]*?(Index|Runtime|LinAlg)Error: (.*)", re.DOTALL)
 
 
+def _advice(unknown: str) -> str:
+    """How to learn more of a program that failed, for those who do not wait for each operator already."""
+    return "" if settings.eager_mode == "debug" else f"set TPU_LAUNCH_BLOCKING=1 to see which {unknown}"
+
+
 def failed(error: Exception, program: str = "a program") -> Exception:
     """The exception to raise for what XLA reports while a program runs."""
     text = str(error)
@@ -421,8 +426,7 @@ def failed(error: Exception, program: str = "a program") -> Exception:
         if refused[1] == "LinAlg":
             return torch.linalg.LinAlgError(refused[2].strip())
         kind = errors.IndexOutOfRangeError if refused[1] == "Index" else errors.ExecutionError
-        do = "set TPU_LAUNCH_BLOCKING=1 to see which line called it"
-        return kind(errors.message(refused[2].strip(), do=do, see=errors.page(kind)))
+        return kind(errors.message(refused[2].strip(), do=_advice("line called it"), see=errors.page(kind)))
     if text.startswith("RESOURCE_EXHAUSTED") or "Out of memory" in text:
         what = f"the device is out of memory for {program}"
         return torch.OutOfMemoryError(errors.message(what, why=text, do="use smaller batches, or free tensors"))
@@ -430,7 +434,7 @@ def failed(error: Exception, program: str = "a program") -> Exception:
         errors.message(
             f"{program} failed on the device",
             why=text,
-            do="set TPU_LAUNCH_BLOCKING=1 to see which operator it was",
+            do=_advice("operator it was"),
             see=errors.page(errors.ExecutionError),
         )
     )
