@@ -109,3 +109,25 @@ def test_lists_of_results_are_as_long_as_the_lists_they_stand_for():
         params, grads, buffers = call(*columns, **numbers, is_first_step=True)
         assert [[list(t.shape) for t in part] for part in (params, grads, buffers)] == [[[3], [2]]] * 3
         assert params[1].tolist() == [0.5, 0.5] and buffers[0].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW"])
+def test_what_schedules_change_makes_no_new_programs_of_fused_optimizers(kind):
+    options = {"momentum": 0.9, "lr": 0.1} if kind == "SGD" else {}
+    both = pair(kind, {}, weight_decay=0.01, fused=True, **options)
+    schedules = [torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=9) for _, optimizer in both]
+
+    def steps(count):
+        for (model, optimizer), schedule, device in zip(both, schedules, ("cpu", "tpu"), strict=True):
+            for _ in range(count):
+                train(model, optimizer, device, steps=1)
+                optimizer.param_groups[0]["weight_decay"] += 0.001
+                schedule.step()
+
+    steps(3)
+    before = torch_tpu.stats()
+    steps(4)
+    after = torch_tpu.stats()
+    assert all(after[name] == before[name] for name in ("compiles", "disk_hits"))
+    for found, expected in zip(both[1][0].parameters(), both[0][0].parameters(), strict=True):
+        assert_close(found.cpu(), expected)

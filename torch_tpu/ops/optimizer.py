@@ -1,8 +1,8 @@
 """The fused optimizers of torch.optim, and gradient scaling (torch.amp.GradScaler).
 
-Everything is computed in float32 (float64 for float64 parameters) and rounded once at the end. The learning rate is
-data, since schedules change it; the other numbers are constants of the program, so that 1 - beta can be rounded from
-the exact difference. Results follow the schemas: the parameters, the gradients (unscaled if there is a scale), then
+Everything is computed in float32 (float64 for float64 parameters) and rounded once at the end. What schedules change
+is data: the learning rate, momentum (beta1, which `OneCycleLR` cycles) and weight decay. The other numbers are constants
+of the program, so that 1 - beta2 can be rounded from the exact difference. Results follow the schemas: the parameters, the gradients (unscaled if there is a scale), then
 the state, each list opened.
 """
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
-from torch_tpu.ops.registry import Context, lowering
+from torch_tpu.ops.registry import POSITIVE, Context, lowering
 
 
 class Scaling(NamedTuple):
@@ -42,8 +42,20 @@ def _wide(x: Value, like: Value) -> Value:
     return hlo.convert(x, hlo.compute_dtype(like.dtype))
 
 
-def _bias_correction(beta: float, step: Value) -> Value:
+def _wide_number(x: Value | float, like: Value) -> Value | float:
+    """`_wide` for a number that may be data."""
+    return hlo.reshape(_wide(x, like), ()) if isinstance(x, Value) else x
+
+
+def _is_given(x: Value | float) -> bool:
+    """Whether a number is not 0; one that is data never is."""
+    return isinstance(x, Value) or x != 0
+
+
+def _bias_correction(beta: Value | float, step: Value) -> Value:
     """1 - beta ** step. Computed as -expm1(step * log(beta)), which keeps its digits when beta is near 1."""
+    if isinstance(beta, Value):
+        return hlo.negate(hlo.expm1(step * hlo.log(beta)))
     if beta <= 0:
         return hlo.ones_like(step)
     return hlo.negate(hlo.expm1(step * math.log(beta)))
@@ -69,9 +81,9 @@ def _adam(decoupled: bool) -> Callable[..., list[Value]]:
         state_steps: Sequence[Value],
         *,
         lr: Value,
-        beta1: float,
+        beta1: Value | float,
         beta2: float,
-        weight_decay: float,
+        weight_decay: Value | float,
         eps: float,
         amsgrad: bool,
         maximize: bool,
@@ -84,18 +96,19 @@ def _adam(decoupled: bool) -> Callable[..., list[Value]]:
             stored, grad = _direction(scaling, grads[index], old, maximize)
             param, rate, step = _wide(old, old), _wide(lr, old), _wide(state_steps[index], old)
             rate, step = hlo.reshape(rate, ()), hlo.reshape(step, ())
-            if weight_decay and decoupled:
-                param = param * (1 - rate * weight_decay)
-            elif weight_decay:
-                grad = grad + param * weight_decay
+            decay, momentum = _wide_number(weight_decay, old), _wide_number(beta1, old)
+            if _is_given(decay) and decoupled:
+                param = param * (1 - rate * decay)
+            elif _is_given(decay):
+                grad = grad + param * decay
             mean = _wide(exp_avgs[index], old)
-            mean = mean + (grad - mean) * (1 - beta1)
+            mean = mean + (grad - mean) * (1 - momentum)
             square = _wide(exp_avg_sqs[index], old) * beta2 + grad * grad * (1 - beta2)
             largest = square
             if amsgrad:
                 largest = hlo.maximum(_wide(max_exp_avg_sqs[index], old), square)
                 columns[4].append(scaling.keep(max_exp_avg_sqs[index], largest))
-            step_size = rate / _bias_correction(beta1, step)
+            step_size = rate / _bias_correction(momentum, step)
             denominator = hlo.sqrt(largest) / hlo.sqrt(_bias_correction(beta2, step)) + eps
             columns[0].append(scaling.keep(old, param - step_size * (mean / denominator)))
             columns[1].append(stored)
@@ -108,19 +121,25 @@ def _adam(decoupled: bool) -> Callable[..., list[Value]]:
     return adam
 
 
-lowering("_fused_adam", "_fused_adam.tensor_lr", data=("lr",))(_adam(decoupled=False))
-lowering("_fused_adamw", "_fused_adamw.tensor_lr", data=("lr",))(_adam(decoupled=True))
+_ADAM = {"beta1": (0.0, 1.0), "weight_decay": POSITIVE}
+lowering("_fused_adam", "_fused_adam.tensor_lr", data=("lr",), varying=_ADAM)(_adam(decoupled=False))
+lowering("_fused_adamw", "_fused_adamw.tensor_lr", data=("lr",), varying=_ADAM)(_adam(decoupled=True))
 
 
-@lowering("_fused_sgd", "_fused_sgd.tensor_lr", data=("lr",))
+@lowering(
+    "_fused_sgd",
+    "_fused_sgd.tensor_lr",
+    data=("lr",),
+    varying={"momentum": POSITIVE, "weight_decay": POSITIVE},
+)
 def fused_sgd(
     ctx: Context,
     params: Sequence[Value],
     grads: Sequence[Value],
     momentum_buffer_list: Sequence[Value],
     *,
-    weight_decay: float,
-    momentum: float,
+    weight_decay: Value | float,
+    momentum: Value | float,
     lr: Value,
     dampening: float,
     nesterov: bool,
@@ -135,16 +154,17 @@ def fused_sgd(
     for index, old in enumerate(params):
         stored, grad = _direction(scaling, grads[index], old, maximize)
         param, rate = _wide(old, old), hlo.reshape(_wide(lr, old), ())
-        if weight_decay:
-            grad = grad + param * weight_decay
-        if momentum:
+        decay, kept = _wide_number(weight_decay, old), _wide_number(momentum, old)
+        if _is_given(decay):
+            grad = grad + param * decay
+        if _is_given(kept):
             before = momentum_buffer_list[index]
-            buffer = grad if is_first_step else _wide(before, old) * momentum + grad * (1 - dampening)
+            buffer = grad if is_first_step else _wide(before, old) * kept + grad * (1 - dampening)
             columns[2].append(scaling.keep(before, buffer))
-            grad = grad + buffer * momentum if nesterov else buffer
+            grad = grad + buffer * kept if nesterov else buffer
         columns[0].append(scaling.keep(old, param - rate * grad))
         columns[1].append(stored)
-    if not momentum:
+    if not _is_given(momentum):
         columns[2] = list(momentum_buffer_list)
     return [value for column in columns for value in column]
 
@@ -161,7 +181,7 @@ def _adagrad(returns_steps: bool) -> Callable[..., list[Value]]:
         *,
         lr: Value,
         lr_decay: float,
-        weight_decay: float,
+        weight_decay: Value | float,
         eps: float,
         maximize: bool,
         grad_scale: Value | None = None,
@@ -173,8 +193,9 @@ def _adagrad(returns_steps: bool) -> Callable[..., list[Value]]:
             stored, grad = _direction(scaling, grads[index], old, maximize)
             param, rate, step = _wide(old, old), _wide(lr, old), _wide(state_steps[index], old)
             rate, step = hlo.reshape(rate, ()), hlo.reshape(step, ())
-            if weight_decay:
-                grad = grad + param * weight_decay
+            decay = _wide_number(weight_decay, old)
+            if _is_given(decay):
+                grad = grad + param * decay
             total = _wide(state_sums[index], old) + grad * grad
             if lr_decay:
                 rate = rate / ((step - 1) * lr_decay + 1)
@@ -187,8 +208,8 @@ def _adagrad(returns_steps: bool) -> Callable[..., list[Value]]:
     return adagrad
 
 
-lowering("_fused_adagrad", data=("lr",))(_adagrad(returns_steps=True))
-lowering("_fused_adagrad.tensor_lr")(_adagrad(returns_steps=False))
+lowering("_fused_adagrad", data=("lr",), varying={"weight_decay": POSITIVE})(_adagrad(returns_steps=True))
+lowering("_fused_adagrad.tensor_lr", varying={"weight_decay": POSITIVE})(_adagrad(returns_steps=False))
 
 
 @lowering("_amp_foreach_non_finite_check_and_unscale")

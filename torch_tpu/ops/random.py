@@ -338,10 +338,10 @@ def cauchy(ctx: Context, x: Value, median: Value | float = 0.0, sigma: Value | f
 # -- lowerings: integers, coins, permutations -----------------------------------------------------------------------
 
 
-@lowering("geometric", random=True)
-def geometric(ctx: Context, x: Value, p: float) -> Value:
+@lowering("geometric", random=True, varying={"p": (0.0, 1.0)})
+def geometric(ctx: Context, x: Value, p: Value | float) -> Value:
     """The number of trials up to the first success: ceil(log(u) / log(1 - p)), at least 1."""
-    require(0 < p < 1, f"geometric_ expects p in (0, 1), got {p}")
+    require(isinstance(p, Value) or 0 < p < 1, f"geometric_ expects p in (0, 1), got {p}")
     dtype = ctx.out.dtype
     compute = hlo.compute_dtype(dtype) if dtype.is_floating_point else torch.float32
     trials = log_uniform(ctx, ctx.out.shape, compute) / hlo.log1p(-number(p, compute))
