@@ -50,6 +50,14 @@ def test_selection():
     check_error("kthvalue", (3,), 4, match="out of range")
 
 
+@pytest.mark.parametrize("name", ["median", "nanmedian", "mode"])
+def test_nothing_has_no_median_and_no_mode(name):
+    for device in ("cpu", "tpu"):
+        with pytest.raises(IndexError, match="Expected reduction dim 0 to have non-zero size"):
+            getattr(torch.ones(0, 3, device=device), name)(0)
+        assert getattr(torch.ones(0, 3, device=device), name)(1)[0].shape == (0,)
+
+
 def test_medians_and_modes():
     for name in ("median", "nanmedian"):
         check(name, (3, 5), 1)

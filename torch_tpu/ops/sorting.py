@@ -83,6 +83,12 @@ def kthvalue(ctx: Context, x: Value, k: int, dim: int = -1, keepdim: bool = Fals
     return hlo.index_in_dim(values, dim, k - 1, keepdim), hlo.index_in_dim(places, dim, k - 1, keepdim)
 
 
+def _require_elements(x: Value, dim: int) -> None:
+    """Refuses what would be the median or mode of nothing; meta kernels do not."""
+    if x.shape[dim] == 0:
+        raise IndexError(f"expected dimension {dim} to have elements, the sizes are {list(x.shape)}")
+
+
 def median_along(x: Value, dim: int, keepdim: bool, skip_nan: bool) -> tuple[Value, Value]:
     """The lower median. A NaN is the median of its line, unless NaNs are skipped."""
     values, places = sort_with_places(x, dim)
@@ -114,6 +120,7 @@ def _median(skip_nan: bool) -> tuple[Callable[..., Value], Callable[..., tuple[V
     def along(ctx: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
         if x.ndim == 0:
             return x, hlo.scalar(0, torch.int64)
+        _require_elements(x, dim % x.ndim)
         return median_along(x, dim % x.ndim, keepdim, skip_nan)
 
     return whole, along
@@ -143,6 +150,7 @@ def mode(ctx: Context, x: Value, dim: int = -1, keepdim: bool = False) -> tuple[
     if x.ndim == 0:
         return x, hlo.scalar(0, torch.int64)
     dim %= x.ndim
+    _require_elements(x, dim)
     values, places = sort_with_places(x, dim)
     position = hlo.iota(x.shape, dim, places.dtype)
     starts = hlo.select(_differs_from_previous(values, dim), position, 0)
