@@ -127,3 +127,28 @@ def test_flex_attention(bias, causal, counters):
     for x, y in zip(host, device, strict=True):
         torch.testing.assert_close(y.grad.cpu(), x.grad)
     assert not counters.fallbacks and not counters.calls_in_between
+
+
+def test_gradients_of_what_scores_of_flex_attention_look_up(counters):
+    q = torch.randn(2, 2, 8, 4)
+    tables = [torch.randn(2, 8, 8), torch.randn(15), torch.rand(2)]
+    host = [x.clone().requires_grad_() for x in tables]
+    device = [x.to("tpu").requires_grad_() for x in tables]
+
+    def attend(q, bias, distance, scale):
+        def score(s, b, h, m, n):
+            return s * scale[h] + bias[h, m, n] + distance[m - n + 7]
+
+        return flex_attention(q, q, q, score_mod=score)
+
+    bias, distance, scale = host
+    rows = torch.arange(8)
+    scores = q @ q.mT * 0.5 * scale[:, None, None] + bias + distance[rows[:, None] - rows + 7]
+    wanted = scores.softmax(-1) @ q
+    given = torch.compile(attend, backend="tpu", fullgraph=True)(q.to("tpu"), *device)
+    torch.testing.assert_close(given.cpu(), wanted)
+    wanted.square().sum().backward()
+    given.square().sum().backward()
+    for x, y in zip(host, device, strict=True):
+        torch.testing.assert_close(y.grad.cpu(), x.grad, rtol=1e-4, atol=1e-5)
+    assert not counters.fallbacks and not counters.calls_in_between

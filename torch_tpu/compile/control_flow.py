@@ -224,10 +224,22 @@ def _callable(run: Interpreter, given: Any) -> Any:
 for _op in (
     torch.ops.higher_order.associative_scan,
     torch.ops.higher_order.flex_attention,
-    torch.ops.higher_order.flex_attention_backward,
     torch.ops.higher_order.out_dtype,
 ):
     HANDLERS[_op.name()] = partial(_composed, _op)
+
+
+@handler("flex_attention_backward")
+def flex_attention_backward(run: Interpreter, *args: Any) -> Any:
+    """PyTorch's definition asks the tensors that a score looks up which of them get gradients; the joint graph knows."""
+    joint, looked_up = args[8], args[12]
+    (output,) = joint.graph.find_nodes(op="output")
+    wanted = output.args[0][len(output.args[0]) - len(looked_up) :]
+    marked = [
+        given if grad is None else given.detach().requires_grad_()
+        for given, grad in zip(looked_up, wanted, strict=True)
+    ]
+    return _composed(torch.ops.higher_order.flex_attention_backward, run, *args[:12], tuple(marked), *args[13:])
 
 
 @handler("invoke_subgraph")

@@ -32,7 +32,7 @@ def can_lower(node: fx.Node, platform: str) -> bool:
         return target.name() in HANDLERS
     if not isinstance(target, OpOverload):
         return True
-    if target.namespace not in ("aten", "prims"):
+    if not decomp.is_known(target):
         return False
     name = registry.overload_name(target)
     tags = target.tags

@@ -464,7 +464,7 @@ class _Mode(TorchDispatchMode):
 
     def __torch_dispatch__(self, op: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if op.namespace != "aten" and op.namespace != "prims":
+        if not decomp.is_known(op):
             raise UnsupportedOpError(f"{op} is not an ATen operator")
         tensors = _tensors_of([*args, *kwargs.values()])
         if all(t is None or t.device.type == "cpu" for t in tensors) and _device(kwargs) == "cpu":

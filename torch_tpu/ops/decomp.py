@@ -6,9 +6,10 @@ or an entry of the decomposition table. `REFUSED` lists the ones that are wrong 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from torch import Tensor
 from torch._C import DisableTorchFunction, DispatchKey
 from torch._decomp import decomposition_table
 from torch._ops import OpOverload
@@ -20,6 +21,14 @@ REFUSED: dict[str, str] = {
 }
 """Overload -> why PyTorch's decomposition table is not used for it."""
 
+
+def _zeros_and_scatter(shape: Sequence[int], indices: Sequence[Tensor], values: Tensor) -> Tensor:
+    return values.new_zeros(shape).index_put(indices, values, accumulate=True)
+
+
+DEFINITIONS: dict[str, Callable[..., Any]] = {"flex_lib::zeros_and_scatter": _zeros_and_scatter}
+"""Operators that PyTorch has outside of ATen, in terms of ATen: gradients of what scores of flex_attention look up."""
+
 COMPOSITE_KEYS = (
     DispatchKey.CompositeExplicitAutogradNonFunctional,
     DispatchKey.CompositeExplicitAutograd,
@@ -27,8 +36,15 @@ COMPOSITE_KEYS = (
 )
 
 
+def is_known(op: OpOverload) -> bool:
+    """Whether an overload is ATen's, or defined here; what other libraries do inside of theirs is not known."""
+    return op.namespace in ("aten", "prims") or registry.overload_name(op) in DEFINITIONS
+
+
 def candidates(op: OpOverload) -> list[Callable[..., Any]]:
     """Definitions of an overload in terms of others, best first."""
+    if (definition := DEFINITIONS.get(registry.overload_name(op))) is not None:
+        return [definition]
     found: list[Callable[..., Any]] = []
     if op in decomposition_table and registry.overload_name(op) not in REFUSED:
         found.append(decomposition_table[op])
