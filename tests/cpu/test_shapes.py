@@ -166,6 +166,7 @@ FUNCTIONS = {
     "attention": lambda x: (
         F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], is_causal=True),
         F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], attn_mask=(x[:, None, :, :1] > 0).mT),
+        F.scaled_dot_product_attention(x.mT[:, None], x.mT[:, None], x.mT[:, None]),
     ),
     "windows": lambda x: (
         F.conv1d(x.transpose(1, 2), torch.ones(3, 4, 3, device=x.device), padding=1),

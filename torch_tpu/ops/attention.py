@@ -20,6 +20,13 @@ from torch_tpu.ops.normalization import layer_norm, masked_softmax_of, safe_soft
 from torch_tpu.ops.registry import Context, lowering
 
 
+def inverse_root(size: int, dtype: torch.dtype) -> float | Value:
+    """1 / sqrt(size), also of one that varies."""
+    if isinstance(size, hlo.Dim):
+        return hlo.rsqrt(hlo.scalar(size, dtype))
+    return float(size) ** -0.5 if size else 1.0
+
+
 class Scores:
     """Queries and keys [..., heads, length, size], and their masked scores.
 
@@ -39,10 +46,11 @@ class Scores:
     ):
         self.outer, self.batch = query.shape[:-2], key.shape[:-2]
         self.query_length, self.key_length = query.shape[-2], key.shape[-2]
-        self.scale = query.shape[-1] ** -0.5 if scale is None and query.shape[-1] else 1.0 if scale is None else scale
         self.platform = platform
         self.query, self.key = self.join(query), key
-        self.scores = self.split(self.dot(self.query, key, 1, 1)) * self.scale
+        scores = self.split(self.dot(self.query, key, 1, 1))
+        self.scale = inverse_root(query.shape[-1], scores.dtype) if scale is None else scale
+        self.scores = scores * self.scale
         self.is_causal = is_causal
         if bias is not None:
             self._add(bias)
@@ -290,7 +298,7 @@ def transform_bias_rescale_qkv(ctx: Context, qkv: Value, qkv_bias: Value, num_he
     kind, size = qkv.dtype, qkv.shape[2] // 3
     biased = wide(qkv) + wide(qkv_bias)
     parts = [hlo.slice_in_dim(biased, 2, index * size, (index + 1) * size) for index in range(3)]
-    parts[0] = parts[0] * (size // num_heads) ** -0.5
+    parts[0] = parts[0] * inverse_root(size // num_heads, biased.dtype)
     return [hlo.convert(_heads(part, num_heads), kind) for part in parts]
 
 
