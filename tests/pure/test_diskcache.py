@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -155,6 +157,26 @@ def test_a_disk_that_cannot_be_written_is_no_error(tmp_path):
     assert "cannot be made" in disk.problem
     disk.put(KEY, b"program", {})
     assert disk.get(KEY) is None and disk.usage().entries == 0
+
+
+def test_a_folder_in_the_place_of_an_entry_is_damage(disk, counters):
+    entry(disk).mkdir(parents=True)
+    (entry(disk) / "file").write_text("")
+    assert disk.get(KEY) is None and counters.disk_errors == 1
+    disk.put(KEY, b"program", {})
+    assert disk.get(KEY) == b"program" and not disk.problem
+
+
+def test_a_full_disk_is_still_read(disk, monkeypatch):
+    disk.put(KEY, b"program", {})
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "mkstemp", full)
+    disk.put("cd" * 32, b"another", {})
+    assert "cannot be written" in disk.problem
+    assert disk.get(KEY) == b"program"
 
 
 WRITER = """

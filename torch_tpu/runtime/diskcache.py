@@ -12,6 +12,7 @@ says what the keys are.
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import tempfile
 import threading
@@ -65,7 +66,8 @@ class DiskCache:
         self._size: int | None = None
         self._writes = 0
         self.problem = self._prepare()
-        """Why nothing is read or written, if so."""
+        """Why nothing is written, if so; nor is anything read, if the directory is not trusted."""
+        self._trusted = not self.problem
 
     def _prepare(self) -> str:
         """Makes the directory; returns why it must not be used, or nothing."""
@@ -86,7 +88,7 @@ class DiskCache:
 
     def read(self, key: str) -> Entry | None:
         """The entry of that key, which does not count as a use; a damaged one is deleted and counted."""
-        if self.problem:
+        if not self._trusted:
             return None
         try:
             content = _read_private(self._path(key))
@@ -115,6 +117,7 @@ class DiskCache:
         try:
             if not self.directory.is_dir():  # someone has deleted it
                 self.problem = self._prepare()
+                self._trusted = not self.problem
             path.parent.mkdir(mode=0o700, exist_ok=True)
             descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=_UNFINISHED)
             with os.fdopen(descriptor, "wb") as file:
@@ -129,9 +132,13 @@ class DiskCache:
         self._account(len(content))
 
     def delete(self, key: str) -> None:
-        """Removes an entry if it is there."""
+        """Removes an entry if it is there, or the folder that is in its place."""
+        path = self._path(key)
         try:
-            self._path(key).unlink(missing_ok=True)
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
         except OSError as error:
             self.problem = f"{self.directory} cannot be written: {error}"
 
