@@ -227,6 +227,27 @@ def test_reused_memory_is_part_of_a_signature(why):
         assert torch_tpu.explain_recompiles().made[-1].signature["memory reused of"] == "self"
 
 
+def test_recompiles_of_functions_are_explained():
+    """By the guard that failed, and which of the earlier times it was one of; sizes within the graph by its signature."""
+    scale = [2.0]
+
+    def scaled(x):
+        return x * len(scale)
+
+    compiled = torch.compile(scaled, backend="tpu", dynamic=False)
+    x = torch.ones(5, device="tpu", requires_grad=True)
+    compiled(x.detach())
+    torch_tpu.reset_stats()
+    compiled(x.detach().double())
+    scale.append(3.0)
+    compiled(x).sum().backward()
+    said = [str(made) for made in torch_tpu.explain_recompiles() if made.kind == "graph"]
+    assert len(said) == 3, "the gradient has a graph of its own"
+    for text in said:
+        assert "scaled was compiled again, since a guard failed: " in text
+    assert "dtype mismatch. expected Float, actual Double" in said[0]
+
+
 def test_a_loop_over_sizes_shows_up(why):
     for size in range(1, 6):
         why(lambda size=size: torch.ones(size, device="tpu").exp())

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from torch_tpu.compile import control_flow, saved
 from torch_tpu.compile.bounds import Bounds
 from torch_tpu.compile.decompositions import table
-from torch_tpu.compile.graphs import Graph
+from torch_tpu.compile.graphs import Graph, why_compiled
 from torch_tpu.compile.options import Options, parse
 from torch_tpu.eager import origins
 
@@ -45,9 +45,9 @@ def compile_graph(
     """
     chosen = parse(options, mode)
     name = chosen.custom_module_name or f"graph_{next(_numbers)}"
-    bounds = Bounds(chosen)
+    bounds, reason = Bounds(chosen), why_compiled()
     compiled: dict[str, Callable[..., Any]] = {
-        kind: partial(_compile, kind=kind, name=f"{name}_{suffix}", options=chosen, bounds=bounds)
+        kind: partial(_compile, kind=kind, name=f"{name}_{suffix}", options=chosen, bounds=bounds, reason=reason)
         for kind, suffix in (("forward", "fwd"), ("backward", "bwd"), ("inference", "inf"))
     }
     keeps = saved.can_keep(chosen, inputs)
@@ -99,6 +99,15 @@ def _lines_in_bodies(module: fx.GraphModule) -> Iterator[None]:
 
 
 def _compile(
-    module: fx.GraphModule, inputs: Sequence[Any], *, kind: str, name: str, options: Options, bounds: Bounds
+    module: fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    kind: str,
+    name: str,
+    options: Options,
+    bounds: Bounds,
+    reason: str,
 ) -> Graph:
-    return Graph(module, kind, name, options, bounds)
+    graph = Graph(module, kind, name, options, bounds)
+    graph.reason = reason  # a backward graph may be made later
+    return graph

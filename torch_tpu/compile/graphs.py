@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._dynamo.utils import get_metrics_context
+from torch._guards import TracingContext
 
 from torch_tpu import _plug, ops, recompiles, settings
 from torch_tpu.compile import aliases, bounded, bounded_trace, splitting
@@ -43,6 +45,17 @@ _compiling: dict[bytes, Future[None]] = {}
 
 class NotCompiledYet(Exception):
     """A program is being compiled in the background."""
+
+
+def why_compiled() -> str:
+    """While Dynamo compiles a function again: which guard of which earlier time did not hold. Else nothing."""
+    noted: dict[str, Any] = getattr(get_metrics_context(), "_metrics", {})
+    reason = noted.get("recompile_reason")
+    if not reason or not get_metrics_context().in_progress():
+        return ""
+    traced = getattr(TracingContext.try_get(), "traced_code", None)
+    name = traced[0].co_qualname if traced else "a function"
+    return f"{name} was compiled again, since a guard failed: {' '.join(reason.split())}"
 
 
 class Graph(SavedGraph):
@@ -74,6 +87,8 @@ class Graph(SavedGraph):
         self.kind = kind
         """"forward", "backward" or "inference"."""
         self.name = name
+        self.reason = why_compiled()
+        """Why Dynamo compiled the function again, until it is told."""
         self.options = options
         self.bounds = bounds or Bounds(options)
         self.between = between
@@ -181,6 +196,7 @@ class Graph(SavedGraph):
                 between = {place for place, source in enumerate(call.args) if source not in given}
                 part_name = f"{self.name}_{name.rpartition('_')[2]}"
                 graph = Graph(part, self.kind, part_name, self.options, self.bounds, between)
+                graph.reason = self.reason
                 setattr(whole, name, _Unboxed(graph))
             else:
                 setattr(whole, name, _InBetween(part))
@@ -258,7 +274,8 @@ def miss_graph(
         return
 
     def install() -> None:
-        recompiles.record("graph", graph.name, parts, program=program.compile("normal").key)
+        reason, graph.reason = graph.reason, ""
+        recompiles.record("graph", graph.name, parts, program=program.compile("normal").key, reason=reason)
         _plug.install(key, program.entry(), False, inputs, returns, writes, program)
         _report(graph, program)
 

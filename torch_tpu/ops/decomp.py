@@ -23,7 +23,7 @@ REFUSED: dict[str, str] = {
 
 
 def _zeros_and_scatter(shape: Sequence[int], indices: Sequence[Tensor], values: Tensor) -> Tensor:
-    return values.new_zeros(shape).index_put(indices, values, accumulate=True)
+    return values.new_zeros(shape).index_put(tuple(indices), values, accumulate=True)
 
 
 DEFINITIONS: dict[str, Callable[..., Any]] = {"flex_lib::zeros_and_scatter": _zeros_and_scatter}
