@@ -148,6 +148,7 @@ def test_dtypes_are_refused_as_on_the_cpu(name, mode):
 DOMAINS = {
     "binary_cross_entropy": lambda x: torch.nn.functional.binary_cross_entropy(x + 1, x),
     "bernoulli": lambda x: torch.bernoulli(x + 1),
+    "bernoulli: expected probabilities": lambda x: x.bernoulli_(1.5),
     "poisson": lambda x: torch.poisson(-x),
     "masked_scatter": lambda x: torch.zeros_like(x).masked_scatter(x > 0, x[:1]),
     "histc": lambda x: torch.histc(x / 0, 3),

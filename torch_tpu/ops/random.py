@@ -431,7 +431,9 @@ def bernoulli(ctx: Context, probability: Value) -> Value:
 
 @lowering("bernoulli.p", random=True, data=("p",))
 def bernoulli_p(ctx: Context, x: Value, p: Value | float) -> Value:
-    return coin(ctx, ctx.out.shape, number(p, p.dtype if isinstance(p, Value) else torch.float32))
+    probability = number(p, p.dtype if isinstance(p, Value) else torch.float32)
+    _require_probability(ctx, probability)
+    return coin(ctx, ctx.out.shape, probability)
 
 
 @lowering("bernoulli.Tensor", random=True)
