@@ -586,6 +586,11 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("view_as_complex", view_as_complex_tpu);
 }
 
+// Before `__torch_dispatch__`, as PyTorch's own definition is: tensor subclasses have never been asked this.
+TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
+  m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
+}
+
 namespace {
 
 c10::Storage storage_of(const py::handle& tensor) { return THPVariable_Unpack(tensor.ptr()).storage(); }

@@ -108,6 +108,32 @@ def test_modules_keep_their_parameters():
         assert Tied().scale.is_tpu
 
 
+class Packed(torch.Tensor):
+    """A tensor of a library that keeps its values in another one, and implements what it is asked for."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        assert func in (torch.ops.aten.detach.default, torch.ops.aten._to_copy.default), func
+        return cls(func(args[0].inner, **(kwargs or {})))
+
+
+@pytest.mark.parametrize("home", ["cpu", DEVICE])
+def test_modules_with_parameters_of_a_subclass_move(home):
+    """PyTorch asks first whether a parameter could keep its identity, which no subclass answers."""
+    model = nn.Linear(2, 2, bias=False, device=home)
+    model.weight = nn.Parameter(Packed(model.weight.detach()), requires_grad=False)
+    for device in ("cpu", DEVICE, "cpu"):
+        model.to(device)
+        assert type(model.weight.data) is Packed and model.weight.inner.device.type == device
+
+
 def test_hooks():
     seen = []
     model = nn.Linear(2, 2).to("tpu")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import sys
 import tempfile
 import threading
 import time
@@ -110,7 +111,7 @@ class DiskCache:
             about: what it depends on and what it is called, for `read` and for exported files.
         """
         content = entry.pack({**about, "key": key}, payload)
-        if self.problem or len(content) > self.limit:
+        if self.problem or len(content) > self.limit or sys.is_finalizing():  # then Python opens no files any more
             return
         path = self._path(key)
         temporary = ""

@@ -26,8 +26,8 @@ _left: list[threading.Thread] = []
 
 def interruptible(work: Callable[[], T]) -> T:
     """What long work in C++ returns. An exception that a signal's handler raises meanwhile leaves it to go on alone."""
-    if threading.current_thread() is not threading.main_thread():
-        return work()  # Python's signal handlers run in the main thread only
+    if threading.current_thread() is not threading.main_thread() or sys.is_finalizing():
+        return work()  # Python's signal handlers run in the main thread only, and while it ends no thread starts
     done: Future[T] = Future()
 
     def run() -> None:
