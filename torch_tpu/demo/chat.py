@@ -13,11 +13,12 @@ import torch
 from torch_tpu.demo.modes import Mode, running
 
 QUESTIONS = ("What is the capital of France?", "Explain in one sentence what a compiler does.")
-NUM_TOKENS = 32
-"""At most so many tokens an answer."""
-STATIC = {"cache_implementation": "static"}
+LENGTH = 80
+"""The most tokens of a question and its answer together."""
+STATIC = {"cache_implementation": "static", "max_length": LENGTH}
 """Options of `generate`: keys and values have their final size from the start, so that each token runs the same
-programs, and Transformers compiles the model. Without them the answers are the same, and each length is compiled once.
+programs, and Transformers compiles the model. It is one size for all questions, whatever their length: with
+`max_new_tokens` each would have its own. Without a static cache the answers are the same, and each length is compiled once.
 """
 
 
@@ -59,7 +60,7 @@ def answer(tokenizer: Any, model: Any, question: str, mode: Mode = "compiled", *
     times: list[float] = []
     streamer = make_streamer(tokenizer, times, silent=silent)
     start = time.perf_counter()
-    options = STATIC | {"max_new_tokens": NUM_TOKENS, "do_sample": False, "disable_compile": mode != "compiled"}
+    options = STATIC | {"do_sample": False, "disable_compile": mode != "compiled"}
     with running(mode):
         output = model.generate(**inputs, **options, streamer=streamer)
     tokens = output[0, inputs["input_ids"].shape[1] :].tolist()
