@@ -25,7 +25,7 @@ namespace {
 constexpr size_t kWindow = 4;  // operators that a cut depends on
 size_t least = 32, most = 1024;  // calls in a program, where a recording is cut because of its length
 int64_t most_bytes = int64_t(4) << 30;  // in results that are still held
-constexpr size_t kLong = 128, kFew = 16;  // of so many calls one in so many may be new, and runs by itself
+constexpr size_t kLong = 128, kFew = 64;  // of so many calls one in so many may be new, and runs by itself
 
 // A fused program, and which results it computes and which arrays it reuses.
 struct Variant {
