@@ -14,7 +14,6 @@
 #include <mutex>
 #include <thread>
 #include <unordered_map>
-#include <unordered_set>
 
 namespace torch_tpu {
 
@@ -25,7 +24,6 @@ namespace {
 constexpr size_t kWindow = 4;  // operators that a cut depends on
 size_t least = 32, most = 1024;  // calls in a program, where a recording is cut because of its length
 int64_t most_bytes = int64_t(4) << 30;  // in results that are still held
-constexpr size_t kLong = 128, kFew = 64;  // of so many calls one in so many may be new, and runs by itself
 
 // A fused program, and which results it computes and which arrays it reuses.
 struct Variant {
@@ -39,8 +37,6 @@ int64_t first_result = 0;  // index of current.results[0]
 int64_t held_bytes = 0;
 auto& programs = *new std::unordered_map<std::string, std::vector<Variant>>;
 int64_t num_recorded = 0, num_cuts = 0;
-auto& seen = *new std::unordered_set<uint64_t>;   // digests of calls that have run
-auto& apart = *new std::unordered_set<uint64_t>;  // of those that run by themselves
 std::vector<PyTypeObject*> deferred;  // set when the first value of such a type is made
 
 // One thread runs a batch at a time; others wait outside the interpreter's lock, which the runtime gives up meanwhile.
@@ -99,16 +95,6 @@ size_t best_cut() {
   for (size_t i = least; i < current.calls.size(); ++i)
     if (current.calls[i].hash < current.calls[best].hash) best = i;
   return best + 1;
-}
-
-// A few new calls among many known ones, such as the slice of a sequence that grows with each token, would make a new
-// program of all of them, again and again. From now on they run by themselves.
-void keep_newcomers_apart() {
-  std::vector<uint64_t> found;
-  if (current.calls.size() < kLong) return;
-  for (const auto& call : current.calls)
-    if (!seen.count(call.entry->digest)) found.push_back(call.entry->digest);
-  if (found.size() * kFew <= current.calls.size()) apart.insert(found.begin(), found.end());
 }
 
 // ------------------------------------------------------------------------------------------------------- running
@@ -315,7 +301,6 @@ void run(size_t count) {
       c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
   Running running;
   Recording batch = take(count);
-  for (const auto& call : batch.calls) seen.insert(call.entry->digest);
   first_result += static_cast<int64_t>(batch.results.size());
   ++num_cuts;
   std::vector<int64_t> outputs;
@@ -451,14 +436,8 @@ void flush() {
   if (current.calls.empty() && !busy) return;
   refuse_in_capture("the result of an operator");
   wait_until_free();
-  keep_newcomers_apart();
-  for (size_t i = 0; !apart.empty() && i < current.calls.size();) {
-    if (!apart.count(current.calls[i++].entry->digest)) continue;
-    if (i > 1) run(i - 1);
-    run(1), i = 0;
-  }
   while (current.calls.size() > most) run(best_cut());
-  if (!current.calls.empty()) run(current.calls.size());
+  run(current.calls.size());
 }
 
 Recording take_all() {

@@ -420,27 +420,3 @@ assert x.tolist() == [350.0] * 8
 
 def test_many_numbers_do_not_take_all_memory():
     subprocess.run([sys.executable, "-c", MANY_NUMBERS], check=True)
-
-
-def test_a_few_new_calls_do_not_make_a_new_program_of_all(fused, monkeypatch):
-    """As where tokens are generated: the sequence grows, and what looks at it is new each time; the layers are not."""
-    from torch_tpu.eager import fused as module
-
-    sizes = []
-
-    def fuse(calls, *args):
-        sizes.append(len(calls))
-        return original(calls, *args)
-
-    original = module.fuse
-    monkeypatch.setattr(module, "fuse", fuse)
-    x = torch.ones(3)
-    device = x.to("tpu")
-    for length in range(1, 7):
-        sizes.clear()
-        y, wanted = device + torch.ones(length, device="tpu").sum(), x + length
-        for _ in range(150):
-            y, wanted = (y + 0.5).sin(), (wanted + 0.5).sin()
-        torch.testing.assert_close(y.cpu(), wanted)
-        if length > 2:
-            assert sizes and max(sizes) < 10, "only what is new is compiled"
