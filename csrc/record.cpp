@@ -2,7 +2,8 @@
 // results of earlier calls. It is cut where a value is needed, and where it has grown long: then at the place, of those
 // that leave a program of allowed length, where the digests of the last few operators have the smallest hash. Such a cut
 // depends on the operators around it alone, so the same stream of operators is cut in the same places whatever came
-// before it, and identical layers of a model share one program.
+// before it, and identical layers of a model share one program. A few calls that are new in a long recording of known ones
+// get a program of their own.
 #include "record.h"
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -11,9 +12,11 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include <condition_variable>
+#include <cstring>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace torch_tpu {
 
@@ -24,6 +27,7 @@ namespace {
 constexpr size_t kWindow = 4;  // operators that a cut depends on
 size_t least = 32, most = 1024;  // calls in a program, where a recording is cut because of its length
 int64_t most_bytes = int64_t(4) << 30;  // in results that are still held
+constexpr size_t kLong = 128, kFew = 64;  // of so many calls one in so many may be new and run apart
 
 // A fused program, and which results it computes and which arrays it reuses.
 struct Variant {
@@ -37,6 +41,9 @@ int64_t first_result = 0;  // index of current.results[0]
 int64_t held_bytes = 0;
 auto& programs = *new std::unordered_map<std::string, std::vector<Variant>>;
 int64_t num_recorded = 0, num_cuts = 0;
+auto& seen = *new std::unordered_set<uint64_t>;   // digests of calls for which a program was made
+auto& apart = *new std::unordered_set<uint64_t>;  // of those that are kept out of the programs of others
+size_t num_new = 0;  // calls that were not seen before, of those that ran since the last flush
 std::vector<PyTypeObject*> deferred;  // set when the first value of such a type is made
 
 // One thread runs a batch at a time; others wait outside the interpreter's lock, which the runtime gives up meanwhile.
@@ -46,11 +53,12 @@ bool busy = false;
 std::thread::id runner;
 
 void wait_until_free() {
-  if (!busy) return;
-  TORCH_CHECK(runner != std::this_thread::get_id(), "an operator on tpu was called while recorded ones are compiled");
-  py::gil_scoped_release no_gil;
-  std::unique_lock<std::mutex> lock(mutex);
-  freed.wait(lock, [] { return !busy; });
+  while (busy) {  // again: while this thread waits for the interpreter's lock, another one may start
+    TORCH_CHECK(runner != std::this_thread::get_id(), "an operator on tpu was called while recorded ones are compiled");
+    py::gil_scoped_release no_gil;
+    std::unique_lock<std::mutex> lock(mutex);
+    freed.wait(lock, [] { return !busy; });
+  }
 }
 
 struct Running {
@@ -90,14 +98,75 @@ Recording take(size_t count) {
   return batch;
 }
 
-size_t best_cut() {
-  size_t best = least;
-  for (size_t i = least; i < current.calls.size(); ++i)
-    if (current.calls[i].hash < current.calls[best].hash) best = i;
+// A few new calls among many known ones, such as those on a sequence that grows with each token, would make a new
+// program of all of them, again and again. From now on they are kept apart.
+void keep_newcomers_apart() {
+  if (current.calls.size() < kLong || seen.empty()) return;
+  std::vector<uint64_t> found;
+  for (const auto& call : current.calls) {
+    if (seen.count(call.entry->digest)) continue;
+    found.push_back(call.entry->digest);
+    if ((found.size() + num_new) * kFew > current.calls.size()) return;
+  }
+  apart.insert(found.begin(), found.end());
+}
+
+// How many of the first calls the next program has: all, up to one that is kept apart or, of those, up to one that is
+// not; fewer where that is more than the limit.
+size_t next_cut(size_t limit) {
+  const auto& calls = current.calls;
+  auto is_apart = [](const Call& call) { return apart.count(call.entry->digest) != 0; };
+  size_t end = apart.empty() ? calls.size() : std::min<size_t>(1, calls.size());
+  while (end < calls.size() && is_apart(calls[end]) == is_apart(calls[0])) ++end;
+  if (end <= limit) return end;
+  size_t best = std::min(least, end - 1);
+  for (size_t i = best; i < end; ++i)
+    if (calls[i].hash < calls[best].hash) best = i;
   return best + 1;
 }
 
 // ------------------------------------------------------------------------------------------------------- running
+
+// Numbers at one place of calls that are alike, such as the epsilon of each layer: one operand, if all are equal.
+struct Alike {
+  const Source* first = nullptr;
+  bool equal = true;
+  int64_t place = -1;  // among the operands, once it has one
+};
+
+// Bit by bit. Python numbers come as they are or as 0-d tensors on the CPU.
+bool is_same(const c10::IValue& one, const c10::IValue& other) {
+  if (one.isTensor() && other.isTensor()) {
+    const auto &a = one.toTensor(), &b = other.toTensor();
+    return a.is_same(b) || (a.scalar_type() == b.scalar_type() &&
+                            std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.itemsize()) == 0);
+  }
+  if (one.isDouble() && other.isDouble()) {
+    const double a = one.toDouble(), b = other.toDouble();
+    return std::memcmp(&a, &b, sizeof a) == 0;
+  }
+  if (one.isInt() && other.isInt()) return one.toInt() == other.toInt();
+  return one.isBool() && other.isBool() && one.toBool() == other.toBool();
+}
+
+using Numbers = std::unordered_map<const Entry*, std::vector<Alike>>;
+
+Numbers compare_numbers(const Recording& batch) {
+  Numbers numbers;
+  size_t next = 0;
+  for (const auto& call : batch.calls) {
+    std::vector<Alike>* alike = nullptr;
+    for (size_t i = 0; i < call.num_sources; ++i) {
+      const auto& source = batch.sources[next++];
+      if (source.kind != Source::kNumber) continue;
+      if (!alike) alike = &numbers[call.entry.get()], alike->resize(call.num_sources);
+      auto& at = (*alike)[i];
+      if (!at.first) at.first = &source;
+      at.equal = at.equal && is_same(at.first->number, source.number);
+    }
+  }
+  return numbers;
+}
 
 }  // namespace
 
@@ -115,6 +184,11 @@ Wiring wire(const Recording& batch) {
     if (is_new) wiring.operands.push_back(&source), wiring.array_uses.push_back(0);
     ++wiring.array_uses[found->second];
   }
+  auto numbers = compare_numbers(batch);
+  auto add_number = [&](const Source& source) {
+    wiring.numbers.push_back(&source);
+    return static_cast<int64_t>(wiring.operands.size() + wiring.numbers.size()) - 1;
+  };
   size_t next = 0;
   for (const auto& call : batch.calls) {
     put(call.entry->serial << 1 | int64_t(call.again));
@@ -126,9 +200,12 @@ Wiring wire(const Recording& batch) {
         place = -1 - (source.pending->index - base);
       } else if (source.kind == Source::kArray) {
         place = places[identity(source)];
+      } else if (auto* alike = source.kind == Source::kNumber ? &numbers[call.entry.get()][i] : nullptr;
+                 alike && alike->equal) {
+        if (alike->place < 0) alike->place = add_number(source);
+        place = alike->place;
       } else {
-        place = static_cast<int64_t>(wiring.operands.size() + wiring.numbers.size());
-        wiring.numbers.push_back(&source);
+        place = add_number(source);
       }
       put(place);
       places_of_call.push_back(place);
@@ -207,6 +284,8 @@ const Variant& variant_for(const Recording& batch, const Wiring& wiring, std::ve
   py::list avals;
   for (const auto* source : wiring.operands) avals.append(source->aval);
   auto made = hook("fuse")(describe(batch, wiring), avals, outputs, pairs).cast<py::tuple>();
+  for (const auto& call : batch.calls)
+    if (seen.insert(call.entry->digest).second && !apart.count(call.entry->digest)) ++num_new;
   auto& kept = programs[wiring.key];  // to compile may have cleared the table
   kept.push_back({std::move(outputs), made[1].cast<std::vector<int64_t>>(), made[0]});
   return kept.back();
@@ -320,6 +399,18 @@ void run(size_t count) {
   release(batch);
 }
 
+// Runs what is recorded, until at most so many calls wait.
+void run_all(size_t may_wait = 0) {
+  keep_newcomers_apart();
+  // Other threads may record and run calls while a program is compiled.
+  const int64_t last = num_recorded;
+  auto num_taken = [] { return num_recorded - static_cast<int64_t>(current.calls.size()); };
+  while (current.calls.size() > may_wait && num_taken() < last) {
+    run(next_cut(may_wait ? may_wait : most));
+    wait_until_free();
+  }
+}
+
 uint64_t mix(uint64_t x) {  // splitmix64's finalizer
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
   x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
@@ -389,10 +480,11 @@ void settle(Slot* slot) {
 std::vector<c10::IValue> record(const std::shared_ptr<Entry>& entry, const Packed& packed,
                                 at::ArrayRef<c10::IValue> args, Part part) {
   wait_until_free();
-  // One forward and backward pass: with several, as in gradient accumulation, each runs by itself.
+  // One forward and backward pass: with several, as in gradient accumulation, each runs by itself. And what comes before
+  // an inference graph is kept out of its program.
   if (!capturing) {
-    if (part == Part::kForward && current.has_backward) run(current.calls.size());
-    if (current.calls.size() >= most) run(best_cut());
+    if (part == Part::kInference || (part == Part::kForward && current.has_backward)) run_all();
+    if (current.calls.size() >= most) run_all(most - 1);
   }
   Call call{entry, entry->inputs.size()};
   for (int64_t index : entry->inputs) current.sources.push_back(source_of(packed.operands[index]));
@@ -428,7 +520,7 @@ std::vector<c10::IValue> record(const std::shared_ptr<Entry>& entry, const Packe
     hold(slot, pending);
   });
   current.has_backward |= part == Part::kBackward;
-  if (!capturing && (held_bytes > most_bytes || part == Part::kInference)) run(current.calls.size());
+  if (!capturing && (held_bytes > most_bytes || part == Part::kInference)) run_all();
   return outputs;
 }
 
@@ -436,8 +528,8 @@ void flush() {
   if (current.calls.empty() && !busy) return;
   refuse_in_capture("the result of an operator");
   wait_until_free();
-  while (current.calls.size() > most) run(best_cut());
-  run(current.calls.size());
+  run_all();
+  num_new = 0;
 }
 
 Recording take_all() {
@@ -469,7 +561,11 @@ void bind_record(py::module_& m) {
     stats["programs"] = count;
     return stats;
   });
-  m.def("clear_fused", [] { programs.clear(); }, "Forgets every fused program.");
+  m.def("clear_fused", [] {
+    programs.clear();
+    seen.clear();
+    apart.clear();
+  }, "Forgets every fused program.");
 }
 
 }  // namespace torch_tpu

@@ -413,10 +413,118 @@ torch.tpu.eager_mode = torch.tpu.EagerMode.DEFER_AND_FUSE
 x = torch.zeros(8, device="tpu")
 x.cpu()
 for i in range(700):
-    x.add_(0.5)
-assert x.tolist() == [350.0] * 8
+    x.add_(i % 8 / 2)
+assert x.tolist() == [1221.0] * 8
 """
 
 
 def test_many_numbers_do_not_take_all_memory():
     subprocess.run([sys.executable, "-c", MANY_NUMBERS], check=True)
+
+
+@pytest.fixture
+def lengths(fused, monkeypatch):
+    """How many calls each program has that is made."""
+    from torch_tpu.eager import fused as module
+
+    made = []
+
+    def compile(program, effort):
+        made.append(int(program.name.split("_")[1]))
+        return original(program, effort)
+
+    original = module._Fused.compile
+    monkeypatch.setattr(module._Fused, "compile", compile)
+    return made
+
+
+def test_numbers_that_are_equal_in_all_alike_calls_are_one_operand(lengths):
+    def run(numbers):
+        x = torch.ones(3, device="tpu")
+        x.cpu()
+        for number in numbers:
+            x = x * number
+        return x.cpu()
+
+    _plug.clear_fused()
+    for same in (2.0, 0.5, 4.0):
+        assert run([same] * 20).tolist() == [same**20] * 3
+    assert lengths.count(20) == 1, "another number for all runs the same program"
+    for other in (1.0, 4.0):
+        assert run([2.0] * 19 + [other]).tolist() == [2.0**19 * other] * 3
+    assert lengths.count(20) == 2, "and so do numbers that differ"
+    zeros = run([2.0, -0.0])
+    assert zeros.tolist() == [0.0] * 3 and zeros.signbit().all()
+    zeros = run([0.0, -1.0])
+    assert zeros.signbit().all()
+    assert run([float("nan")] * 2).isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.int8, torch.bool, torch.complex64])
+def test_numbers_of_a_program_are_cast_as_those_of_an_operator(dtype):
+    numbers = [True, 3, 2] if not dtype.is_floating_point else [0.1, 3, 1e-3, 65504.0, 7]
+    if dtype.is_complex:
+        numbers = [1 + 2j, 0.5, -0.0, 3]
+    results = []
+    for mode in (STRICT, FUSE):
+        with torch.tpu.set_eager_mode(mode):
+            x = torch.ones(4, device="tpu").to(dtype)
+            values = [x] + [x + number for number in numbers] + [torch.full_like(x, number) for number in numbers]
+            results.append([value.cpu() for value in values])
+    for strict, fused in zip(*results, strict=True):
+        torch.testing.assert_close(fused, strict, rtol=0, atol=0)
+
+
+def grow(lengths, steps):
+    """As where tokens are generated: the sequence grows, and what looks at it is new each time; the layers are not."""
+    x = torch.ones(3)
+    device = x.to("tpu")
+    for length in range(1000, 1000 + steps):
+        lengths.clear()
+        y, wanted = device + torch.ones(length, device="tpu").sum(), x + length
+        for _ in range(150):
+            y, wanted = (y + 0.5).sin(), (wanted + 0.5).sin()
+        torch.testing.assert_close(y.cpu(), wanted)
+        yield list(lengths)
+
+
+def test_a_few_new_calls_do_not_make_a_new_program_of_all(lengths):
+    _plug.clear_fused()
+    made = list(grow(lengths, 6))
+    assert max(made[0]) > 100, "all calls are new at first"
+    for lately in made[2:]:
+        assert lately and max(lately) < 10, "only what is new is compiled"
+
+
+def test_calls_that_are_new_in_each_layer_stay_in_one_program(lengths):
+    _plug.clear_fused()
+    for scale in (1.0, 2.0):
+        for rounds in range(2):
+            lengths.clear()
+            x = torch.ones(3, device="tpu")
+            for layer in range(150):
+                x = (x + 0.5).sin()
+                if scale == 2.0 and layer % 15 == 0:
+                    x = x.cos()
+            x.cpu()
+            assert rounds or max(lengths) > 250
+
+
+def test_threads_that_grow_sequences_run_their_own_calls(lengths):
+    failed = []
+
+    def work():
+        try:
+            for _ in grow([], 8):
+                pass
+        except BaseException as error:
+            failed.append(error)
+
+    _plug.clear_fused()
+    with torch.tpu.set_eager_mode(FUSE):
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=300)
+    assert not failed and not any(thread.is_alive() for thread in threads)

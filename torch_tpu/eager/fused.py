@@ -39,10 +39,10 @@ def fuse(
     """
     first, last = calls[0][0].name, calls[-1][0].name
     main = hlo.Function(f"fused_{len(calls)}_{first}_{last}")
-    numbers, states = [], []
     with main:
         for aval in avals:
             main.argument(*spec_of(aval))
+        operands = _Operands(main, calls)
         results: list[Value] = []
         names: dict[int, str] = {}
         texts: list[str] = []
@@ -51,29 +51,20 @@ def fuse(
             if not again:
                 kept = {}
             elif position and not calls[position - 1][2]:
-                kept = _kept_apart(calls[position:], main.arguments[: len(avals)], results)
-            dtypes = dict(program.scalars)
-            for place, (source, argument) in enumerate(zip(sources, program.function.arguments, strict=True)):
-                if source != len(main.arguments):
-                    continue
-                main.argument(argument.shape, argument.dtype)
-                if place in dtypes:
-                    numbers.append((source, dtypes[place]))
-                else:
-                    states.append(source)
+                kept = _kept_apart(calls[position:], operands.values[: len(avals)], results)
             if program.digest not in names:
                 names[program.digest] = f"f{len(names)}"
                 texts.append(program.function.define(program.results, names[program.digest], public=False))
-            operands = [main.arguments[source] if source >= 0 else results[-1 - source] for source in sources]
-            operands = [kept.get(operand.name, operand) for operand in operands]
-            results += _call(names[program.digest], program, operands)
+            taken = [operands.values[source] if source >= 0 else results[-1 - source] for source in sources]
+            taken = [kept.get(value.name, value) for value in taken]
+            results += _call(names[program.digest], program, taken)
     returned = [results[index] for index in outputs]
     donated = []
     for operand, result in pairs:
-        if main.arguments[operand].type == results[result].type:
+        if operands.values[operand].type == results[result].type:
             main.alias(operand, outputs.index(result))
             donated.append(operand)
-    fused = _Fused(main, returned, numbers, texts, states)
+    fused = _Fused(main, returned, texts, operands)
     signature = {
         "operators": tuple(program.name for program, _, _ in calls),
         "their programs": tuple(_said(program) for program, _, _ in calls),
@@ -120,33 +111,66 @@ def _call(name: str, program: Program, operands: Sequence[Value]) -> list[Value]
     return hlo.emit_many(text, [(value.shape, value.dtype) for value in program.results])
 
 
+class _Operands:
+    """What the operands of a batch of calls are in its program.
+
+    Arrays are its first arguments. All numbers of a dtype are one argument, a vector: a program with a thousand
+    arguments takes XLA's CPU client seconds to compile and hundreds of microseconds to start.
+
+    Args:
+        main: the program's function, with the arrays as its arguments.
+    """
+
+    def __init__(self, main: hlo.Function, calls: Sequence[Wired]):
+        self.values = list(main.arguments)
+        self.packs: dict[torch.dtype, list[int]] = {}
+        """By dtype: the operands that are numbers of it, in order."""
+        self.tensors: list[int] = []
+        """Operands that are CPU tensors."""
+        self.states: list[int] = []
+        """Operands that are random states, as (seed, offset)."""
+        for program, sources, _ in calls:
+            dtypes = dict(program.scalars)
+            for place, (source, argument) in enumerate(zip(sources, program.function.arguments, strict=True)):
+                if source != len(self.values):
+                    continue
+                self.values.append(argument)
+                dtype = dtypes.get(place)
+                if dtype is not None:
+                    self.packs.setdefault(dtype, []).append(source)
+                else:
+                    (self.tensors if place in dtypes else self.states).append(source)
+        for dtype, numbers in self.packs.items():
+            pack = main.argument((len(numbers),), dtype)
+            for index, source in enumerate(numbers):
+                self.values[source] = hlo.reshape(hlo.slice(pack, [index], [index + 1]), ())
+        for source in (*self.tensors, *self.states):
+            self.values[source] = main.argument(self.values[source].shape, self.values[source].dtype)
+        self.num_arrays = len(main.arguments) - len(self.packs) - len(self.tensors) - len(self.states)
+
+
 class _Fused(Program):
     """A main function and those it calls."""
 
-    __slots__ = ("parts", "states")
+    __slots__ = ("operands", "parts")
 
-    def __init__(
-        self,
-        main: hlo.Function,
-        results: Sequence[Value],
-        numbers: Sequence[tuple[int, Any]],
-        parts: Sequence[str],
-        states: Sequence[int],
-    ):
+    def __init__(self, main: hlo.Function, results: Sequence[Value], parts: Sequence[str], operands: _Operands):
         self.parts = tuple(parts)
-        self.states = tuple(states)
-        """Operands that are (seed, offset)."""
-        super().__init__(main.name, main, results, numbers)
+        self.operands = operands
+        super().__init__(main.name, main, results)
 
     @property
     def text(self) -> str:
         return self.function.module(self.results, self.parts)
 
     def run_fused(self, values: list[Any]) -> list[Any]:
-        client = platform.client()
-        for index in self.states:
-            values[index] = client.put_words(values[index])
-        return self.run_recorded(values)
+        client, operands = platform.client(), self.operands
+        given = values[: operands.num_arrays]
+        for dtype, numbers in operands.packs.items():
+            given.append(client.vector([values[index] for index in numbers], dtype))
+        given += [client.put(values[index]) for index in operands.tensors]
+        given += [client.put_words(values[index]) for index in operands.states]
+        return self.executable.run(given)
 
 
 def compile_recipe(program: Program) -> Callable[..., list[Any]]:

@@ -324,12 +324,25 @@ class Client:
         key = (number if plain else repr(number), dtype)
         found = self._scalars.get(key)
         if found is None:
-            if dtype in _CASTS_ALIKE and number.__class__ is not complex:
-                with np.errstate(over="ignore"):
-                    host = np.array(number, dtype=NUMPY[dtype])
-            else:
-                # One element, for which torch makes a number that is too large for a float infinite.
-                host = _numpy_view(torch.full((1,), number, dtype=dtype)[0])
+            found = self._put(_host_number(number, dtype), _COPY)
+            self._scalars.put(key, found)
+        return found
+
+    def vector(self, numbers: Sequence[complex], dtype: torch.dtype) -> Array:
+        """A 1-d array with Python numbers, kept as `scalar` keeps its own: never donate it. Not counted as a transfer.
+
+        Raises:
+            RuntimeError: a number is too large for an integer dtype.
+        """
+        kinds = set(map(type, numbers))
+        if (dtype in _CASTS_ALIKE and complex not in kinds) or (dtype is torch.int64 and kinds == {int}):
+            with np.errstate(over="ignore"):
+                host = np.array(numbers, dtype=NUMPY[dtype])
+        else:
+            host = np.array([_host_number(number, dtype) for number in numbers])
+        key = host.tobytes(), dtype, "vector"
+        found = self._scalars.get(key)
+        if found is None:
             found = self._put(host, _COPY)
             self._scalars.put(key, found)
         return found
@@ -401,6 +414,19 @@ class Client:
                     log.info("a program failed and nobody asked for its result: %s", error)
         self._scalars.clear()
         self._programs.clear()
+
+
+def _host_number(number: complex, dtype: torch.dtype) -> Any:
+    """A 0-d numpy array of a Python number, cast as torch casts it.
+
+    Raises:
+        RuntimeError: it is too large for an integer dtype.
+    """
+    if dtype in _CASTS_ALIKE and number.__class__ is not complex:
+        with np.errstate(over="ignore"):
+            return np.array(number, dtype=NUMPY[dtype])
+    # One element, for which torch makes a number that is too large for a float infinite.
+    return _numpy_view(torch.full((1,), number, dtype=dtype)[0])
 
 
 def _fail(message: Any, *numbers: Any) -> None:

@@ -58,7 +58,7 @@ def choose(asked: Effort, num_elements: int, text: str) -> Effort:
     """
     if settings.xla_effort != "auto":
         asked = settings.xla_effort
-    if asked == "normal" and len(re.findall(r"tensor<\w+>", text.partition(" -> ")[0])) > MANY_NUMBERS:
+    if asked == "normal" and len(re.findall(r"tensor<[a-z]", text.partition(" -> ")[0])) > MANY_NUMBERS:
         asked = "low"
     if settings.xla_effort != "auto":
         return asked
