@@ -165,13 +165,37 @@ def test_efforts_agree(client, effort, empty_cache):
     torch.testing.assert_close(client.get(result, F32), x**y)
 
 
+@pytest.mark.parametrize("dtype", [F32, torch.float64, torch.bfloat16, torch.int64, torch.int8, torch.bool])
+def test_a_vector_of_numbers_holds_what_each_alone_holds(client, dtype):
+    numbers = [1, 0, 3.0, True] if not dtype.is_floating_point else [0.1, -0.0, float("inf"), 1e40, 7]
+    alone = torch.stack([client.get(client.scalar(number, dtype), dtype).clone() for number in numbers])
+    vector = client.get(client.vector(numbers, dtype), dtype)
+    assert bits(vector) == bits(alone) and vector.dtype is dtype
+    assert client.vector(numbers, dtype) is client.vector(list(numbers), dtype)
+    if dtype is torch.int8:
+        with pytest.raises(RuntimeError, match="overflow"):
+            client.vector([1, 1000], dtype)
+
+
 def test_the_effort_follows_the_size():
-    assert options.choose("low", 64, ADD) == "least"
-    assert options.choose("low", 1 << 20, ADD) == "low"
-    assert options.choose("low", 64, ADD.replace("stablehlo.add", "stablehlo.while")) == "low"
-    assert options.choose("normal", 64, ADD) == "normal"
+    assert options.choose("low", [((64,), F32)], ADD) == "least"
+    assert options.choose("low", [((1 << 20,), F32)], ADD) == "low"
+    assert options.choose("low", [((64,), F32)], ADD.replace("stablehlo.add", "stablehlo.while")) == "low"
+    assert options.choose("normal", [((64,), F32)], ADD) == "normal"
     with settings.override(xla_effort="normal"):
-        assert options.choose("low", 64, ADD) == "normal"
+        assert options.choose("low", [((64,), F32)], ADD) == "normal"
+
+
+def test_the_effort_follows_what_repeats():
+    """Whose kernels the newer emitter makes once; but it takes no program of many numbers."""
+    different = [((64, 64 + size), F32) for size in range(32)]
+    assert options.choose("low", different, ADD) == "low"
+    assert options.choose("low", different[:4] * 8, ADD) == "normal"
+    assert options.choose("low", different[:1] * 4, ADD) == "low"
+    vectors, numbers = (", ".join([f"%a: tensor<{kind}>"] * 500) + " -> " for kind in ("64xf32", "f32"))
+    assert options.choose("low", different[:4] * 8, vectors) == "normal"
+    assert options.choose("low", different[:4] * 8, numbers) == "low"
+    assert options.choose("normal", different, numbers) == "low"
 
 
 def test_options_of_the_user_are_passed_on():

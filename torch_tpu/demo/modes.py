@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any, Literal, get_args
+from collections.abc import Iterator
+from typing import Literal, get_args
 
 import torch
 
@@ -19,8 +19,3 @@ def running(mode: Mode) -> Iterator[None]:
     chosen = torch.tpu.EagerMode.DEFER_AND_FUSE if mode == "fused" else torch.tpu.EagerMode.DEFER_NEVER
     with torch.tpu.set_eager_mode(chosen):
         yield
-
-
-def maybe_compiled(function: Callable[..., Any], mode: Mode) -> Callable[..., Any]:
-    """The function itself, or compiled with the default backend, which for tensors on the device is ours."""
-    return torch.compile(function) if mode == "compiled" else function

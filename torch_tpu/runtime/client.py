@@ -222,7 +222,7 @@ class Client:
 
     def identify(self, text: str, results: Sequence[Result], asked: options.Effort) -> tuple[options.Effort, str]:
         """The effort that a program is compiled with, and its name in the caches."""
-        chosen = options.choose(asked, sum(math.prod(shape) for shape, _ in results), text)
+        chosen = options.choose(asked, results, text)
         return chosen, cache.key(text, options.overrides(chosen, self.platform), self.environment)
 
     def _load(self, key: str, how: tuple[Any, ...]) -> Any | None:
