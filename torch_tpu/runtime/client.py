@@ -7,7 +7,6 @@ compiling text, putting and reading arrays, running executables. Knows bytes, dt
 from __future__ import annotations
 
 import logging
-import math
 import re
 import time
 from collections.abc import Callable, Sequence
