@@ -413,13 +413,23 @@ for _name, _dims in (
     )
 
 _SCALES, _POINTS = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([1, 0, 3], dtype=torch.int32)
-FALLBACKS: Table = {
-    "_dirichlet_grad": lambda t: Call(*(t(3, 4, low=1, high=3) for _ in range(3))),
-    "_fake_quantize_learnable_per_channel_affine": lambda t: Call(t(3, 4), _SCALES, _POINTS.float(), 0, 0, 255),
-    "_fake_quantize_learnable_per_tensor_affine": lambda t: Call(t(3, 4), _SCALES[:1], _POINTS[:1].float(), 0, 255),
+SAMPLES |= {
+    "fake_quantize_per_tensor_affine_cachemask": lambda t: Call(t(3, 4), 0.1, 3, 0, 255),
     "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams": lambda t: Call(
         t(3, 4), _SCALES[:1], _POINTS[:1], torch.tensor([1]), 0, 255
     ),
+    "fake_quantize_per_channel_affine_cachemask": lambda t: Call(t(3, 4), _SCALES, _POINTS, 0, 0, 255),
+    "_fake_quantize_learnable_per_tensor_affine": lambda t: Call(t(3, 4), _SCALES[:1], _POINTS[:1].float(), 0, 255),
+    "_fake_quantize_learnable_per_tensor_affine_backward": lambda t: Call(
+        t(3, 4), t(3, 4), _SCALES[:1], _POINTS[:1].float(), 0, 255
+    ),
+    "_fake_quantize_learnable_per_channel_affine": lambda t: Call(t(3, 4), _SCALES, _POINTS.float(), 0, 0, 255),
+    "_fake_quantize_learnable_per_channel_affine_backward": lambda t: Call(
+        t(3, 4), t(3, 4), _SCALES, _POINTS.float(), 0, 0, 255
+    ),
+}
+FALLBACKS: Table = {
+    "_dirichlet_grad": lambda t: Call(*(t(3, 4, low=1, high=3) for _ in range(3))),
     "_jagged_to_padded_dense_forward": lambda t: Call(t(5, 3), [torch.tensor([0, 2, 5])], [4], 0.5),
     "_padded_dense_to_jagged_forward": lambda t: Call(t(2, 3, 4), [torch.tensor([0, 2, 5])], 5),
     "_convert_weight_to_int4pack_for_cpu": lambda t: Call(t(32, 64, low=0, high=16), 2),
@@ -434,12 +444,6 @@ FALLBACKS: Table = {
     ),
     "_dyn_quant_pack_4bit_weight": lambda t: Call(
         t(16, 32, low=0, high=255), t.of(torch.float32, 16, 1), None, 64, 64, 16
-    ),
-    "_fake_quantize_learnable_per_channel_affine_backward": lambda t: Call(
-        t(3, 4), t(3, 4), _SCALES, _POINTS.float(), 0, 0, 255
-    ),
-    "_fake_quantize_learnable_per_tensor_affine_backward": lambda t: Call(
-        t(3, 4), t(3, 4), _SCALES[:1], _POINTS[:1].float(), 0, 255
     ),
     "_fused_moving_avg_obs_fq_helper": lambda t: Call(
         t(3, 4),
@@ -460,7 +464,5 @@ FALLBACKS: Table = {
         32,
         t(2, 32, 2),
     ),
-    "fake_quantize_per_channel_affine_cachemask": lambda t: Call(t(3, 4), _SCALES, _POINTS, 0, 0, 255),
-    "fake_quantize_per_tensor_affine_cachemask": lambda t: Call(t(3, 4), 0.1, 3, 0, 255),
 }
 """What has neither a lowering nor a decomposition."""

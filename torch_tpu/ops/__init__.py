@@ -15,6 +15,7 @@ FAMILIES: tuple[str, ...] = (
     "compare",
     "activation",
     "loss",
+    "quantize",
     "ctc",
     "special",
     "gamma",
