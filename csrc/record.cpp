@@ -480,10 +480,9 @@ void settle(Slot* slot) {
 std::vector<c10::IValue> record(const std::shared_ptr<Entry>& entry, const Packed& packed,
                                 at::ArrayRef<c10::IValue> args, Part part) {
   wait_until_free();
-  // One forward and backward pass: with several, as in gradient accumulation, each runs by itself. And what comes before
-  // an inference graph is kept out of its program.
+  // One forward and backward pass: with several, as in gradient accumulation, each runs by itself.
   if (!capturing) {
-    if (part == Part::kInference || (part == Part::kForward && current.has_backward)) run_all();
+    if (part == Part::kForward && current.has_backward) run_all();
     if (current.calls.size() >= most) run_all(most - 1);
   }
   Call call{entry, entry->inputs.size()};

@@ -58,7 +58,8 @@ def _check(low: int, high: int, zero_point: int | None = None) -> None:
 @lowering("fake_quantize_per_tensor_affine_cachemask", data=("scale",))
 def per_tensor(ctx: Context, x: Value, scale: Value, zero_point: int, quant_min: int, quant_max: int) -> list[Value]:
     _check(quant_min, quant_max, zero_point)
-    made, mask = _fake(*_wide(x, scale), zero_point, quant_min, quant_max)
+    wide, step = _wide(x, scale)
+    made, mask = _fake(wide, step, zero_point, quant_min, quant_max)
     return [hlo.convert(made, x.dtype), mask]
 
 
@@ -69,7 +70,8 @@ def per_tensor_qparams(
     """Copies the tensor where `enabled` is 0."""
     _check(quant_min, quant_max)
     is_on = hlo.not_equal(_first(enabled), 0)
-    made, mask = _fake(*_wide(x, _first(scale), _first(zero_point)), quant_min, quant_max)
+    wide, step, zero = _wide(x, _first(scale), _first(zero_point))
+    made, mask = _fake(wide, step, zero, quant_min, quant_max)
     return [hlo.select(is_on, hlo.convert(made, x.dtype), x), mask | ~is_on]
 
 
