@@ -309,7 +309,7 @@ def test_every_lowering_of_the_registry_is_reached_by_a_cell():
 
 
 def test_what_falls_back_is_told():
-    name = "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams"
+    name = "aten::_fused_moving_avg_obs_fq_helper"
     for place in (catalog.HERE, "v5e"):
         assert run(name, place=place).status == "fallback"
     (found,) = (its for its in matrix.load().rows if (its.op, its.dtype) == (name, "float32"))

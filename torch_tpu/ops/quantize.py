@@ -130,7 +130,8 @@ def learnable_per_channel(
 def _learned_slopes(
     grad: Value, x: Value, scale: Value, zero: Value, low: int, high: int, factor: float
 ) -> tuple[Value, Value, Value]:
-    """Gradients of the input and, for each element, of the scale and the zero point."""
+    """Gradients of the input and, for each element, of the scale and the zero point; not in fewer than 32 bits."""
+    x, grad, scale, zero = _wide(x, grad, scale, zero)
     level = _quantized(x, scale, zero)
     clamped, inside = _between(level, low, high)
     made = (clamped - zero) * scale
