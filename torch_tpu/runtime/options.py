@@ -52,7 +52,7 @@ takes memory without bounds. With more arguments than this that are numbers the 
 
 REPEATED = 4
 """The newer emitter makes equal kernels of a program once, the older one each by itself: with this many results of a
-shape it is the faster one. 8 products of 64x72: 83 CPU ms by the older one, 54 by the newer; 64 of them: 486 and 105."""
+shape it is the faster one. 8 products of 64x73: 83 ms by the older one, 54 by the newer; 64 of 64x129: 486 and 105."""
 
 
 def choose(asked: Effort, results: Sequence[tuple[tuple[int, ...], Any]], text: str) -> Effort:
