@@ -62,14 +62,13 @@ def parts() -> dict[str, float]:
     x, y = torch.ones(8, 8, device="tpu"), torch.ones(8, 8, device="tpu")
     host_x, host_y = torch.ones(8, 8), torch.ones(8, 8)
     program = program_of(lambda: x + y)
-    executable = program.executable
+    execute, handlers = program.executable.calls
     arrays = [_plug.get_value(x), _plug.get_value(y)]
     found = least(
         {
             "whole": lambda: torch.add(x, y),
-            "start": lambda: executable.loaded.execute_sharded(arrays),
-            "run": lambda: executable.run(arrays),
-            "program": lambda: program.run(list(arrays), None),
+            "start": lambda: execute(arrays),
+            "run": lambda: execute(arrays).consume_with_handlers(handlers),
             "view": lambda: x.view(8, 8),
             "empty": lambda: torch.empty(8, 8, device="tpu"),
             "empty on the CPU": lambda: torch.empty(8, 8),
@@ -79,10 +78,9 @@ def parts() -> dict[str, float]:
     return {
         "torch.add on the device": found["whole"],
         "  XLA: start the program": found["start"],
-        "  XLA: results as arrays, counted": found["run"] - found["start"],
-        "  Python: what a program's operands need first": found["program"] - found["run"],
+        "  XLA: results as arrays": found["run"] - found["start"],
         "  PyTorch: binding, dispatcher, autograd (as x.view)": found["view"],
-        "  plug: key, lookup, operands, new tensor and storage": found["whole"] - found["program"] - found["view"],
+        "  plug: key, lookup, operands, new tensor and storage": found["whole"] - found["run"] - found["view"],
         "for comparison: torch.empty on the device": found["empty"],
         "for comparison: torch.empty on the CPU": found["empty on the CPU"],
         "for comparison: torch.add on the CPU": found["whole on the CPU"],

@@ -76,6 +76,7 @@ struct Write {
 
 struct Entry {
   py::object program;  // called with the operands' values and the generator; None until it runs by itself
+  py::object execute, handlers;  // of a program that is an Executable: what its `run` calls
   py::object recipe;   // what the program is made of (torch_tpu/eager/program.py), or None where a call cannot be recorded
   bool callback = false;  // the program returns the call's result itself
   std::vector<int64_t> inputs;
@@ -85,6 +86,8 @@ struct Entry {
   uint64_t digest = 0;      // of the recipe's text
   int64_t num_outputs = 0;  // new tensors and written storages
   int64_t increment = 0;    // random numbers taken
+
+  void set_program(py::object made);
 };
 
 struct Operand {

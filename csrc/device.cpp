@@ -142,24 +142,32 @@ void account(Slot* slot, size_t bytes, bool holds) {
   memory_stats.peak = std::max(memory_stats.peak, memory_stats.allocated);
 }
 
-// Live slots by address: PyTorch writes checkpoints through tensors that it makes from a bare device address.
+// Live slots. PyTorch writes checkpoints through tensors that it makes from a bare device address: only these are looked
+// for, and a list costs new tensors less than a table.
 struct Addresses {
   std::mutex mutex;
-  std::unordered_map<const void*, Slot*> slots;
+  Slot last;
 
-  void add(const void* address, Slot* slot) {
+  void add(Slot* slot) {
     std::lock_guard<std::mutex> lock(mutex);
-    slots.emplace(address, slot);
+    slot->after = &last, slot->before = last.before;
+    (last.before ? last.before->after : first) = slot;
+    last.before = slot;
   }
-  void remove(const void* address) {
+  void remove(Slot* slot) {
     std::lock_guard<std::mutex> lock(mutex);
-    slots.erase(address);
+    (slot->before ? slot->before->after : first) = slot->after;
+    slot->after->before = slot->before;
   }
   Slot* find(const void* address) {
     std::lock_guard<std::mutex> lock(mutex);
-    auto found = slots.find(address);
-    return found == slots.end() ? nullptr : found->second;
+    for (Slot* slot = first; slot != &last; slot = slot->after)
+      if (slot->address == address) return slot;
+    return nullptr;
   }
+
+ private:
+  Slot* first = &last;
 };
 auto& addresses = *new Addresses;  // never destroyed: storages may outlive it
 
@@ -176,7 +184,7 @@ struct Release {
 
 void delete_slot(void* context) {
   auto* slot = static_cast<Slot*>(context);
-  addresses.remove(slot->address);
+  addresses.remove(slot);
   if (slot->holds() || slot->graphs) {
     Release release;
     if (!release.allowed || !can_touch_python() || in_bad_fork) return;  // the interpreter goes, and the value with it
@@ -196,7 +204,7 @@ struct OpaqueAllocator final : c10::DeviceAllocator {
     const auto address = next.fetch_add((bytes + 511) / 512 * 512 + 512);
     auto* slot = new Slot;
     slot->address = reinterpret_cast<void*>(address);
-    addresses.add(slot->address, slot);
+    addresses.add(slot);
     return {slot->address, slot, &delete_slot, c10::Device(kTPU, 0)};
   }
   void copy_data(void*, const void*, size_t) const override {

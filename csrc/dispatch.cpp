@@ -21,6 +21,14 @@
 using torch::jit::Stack;
 
 namespace torch_tpu {
+
+void Entry::set_program(py::object made) {
+  program = std::move(made);
+  if (!py::hasattr(program, "calls")) return;
+  auto calls = program.attr("calls").cast<py::tuple>();
+  execute = calls[0], handlers = calls[1];
+}
+
 namespace {
 
 // Never destroyed: they hold Python objects, and the interpreter is gone when static destructors run.
@@ -66,13 +74,36 @@ void push_result(const Op& op, const py::object& result, Stack* stack) {
   for (size_t i = 0; i < returns.size(); ++i) torch::jit::push(stack, torch::jit::toIValue(items[i], returns[i].type()));
 }
 
+void count_execution() {
+  static auto& counters = *new py::object(py::module_::import("torch_tpu.stats").attr("counters"));
+  static PyObject* name = PyUnicode_InternFromString("executions");
+  auto count = py::reinterpret_steal<py::object>(PyObject_GetAttr(counters.ptr(), name));
+  auto next = py::reinterpret_steal<py::object>(PyLong_FromLongLong(PyLong_AsLongLong(count.ptr()) + 1));
+  PyObject_SetAttr(counters.ptr(), name, next.ptr());
+}
+
+// What Executable.run does (torch_tpu/runtime/client.py), without its frame.
+py::object start(const Entry& entry, const py::list& values) {
+  static PyObject* consume = PyUnicode_InternFromString("consume_with_handlers");
+  count_execution();
+  PyObject* arrays[] = {values.ptr()};
+  auto results = py::reinterpret_steal<py::object>(PyObject_Vectorcall(entry.execute.ptr(), arrays, 1, nullptr));
+  PyObject* consumed[] = {results.ptr(), entry.handlers.ptr()};
+  auto answer = py::reinterpret_steal<py::object>(results ? PyObject_VectorcallMethod(consume, consumed, 2, nullptr) : nullptr);
+  if (answer) return answer;
+  py::error_already_set error;
+  entry.program.attr("explain")(error.value());
+  throw error;
+}
+
 // Runs a program at once; `answer` is what it returned.
 py::object run_program(Entry& entry, const Packed& packed) {
   refuse_in_capture("an operator that cannot be recorded");
   flush();
-  if (entry.program.is_none()) entry.program = hook("compile_recipe")(entry.recipe);
-  py::object generator = packed.generator.isNone() ? py::object(py::none()) : torch::jit::toPyObject(packed.generator);
+  if (entry.program.is_none()) entry.set_program(hook("compile_recipe")(entry.recipe));
   py::list values = operand_values(entry, packed);
+  if (entry.execute) return start(entry, values);
+  py::object generator = packed.generator.isNone() ? py::object(py::none()) : torch::jit::toPyObject(packed.generator);
   PyObject* arguments[] = {values.ptr(), generator.ptr()};
   auto answer = py::reinterpret_steal<py::object>(PyObject_Vectorcall(entry.program.ptr(), arguments, 2, nullptr));
   if (!answer) throw py::error_already_set();
@@ -507,7 +538,7 @@ void bind_dispatch(py::module_& m) {
   m.def("install", [](py::bytes key, py::object program, bool callback, std::vector<int64_t> inputs, py::list returns,
                       py::list writes, py::object recipe) {
     auto entry = std::make_shared<Entry>();
-    entry->program = std::move(program);
+    entry->set_program(std::move(program));
     entry->callback = callback;
     entry->inputs = std::move(inputs);
     entry->serial = ++num_entries;

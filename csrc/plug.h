@@ -28,6 +28,7 @@ struct Slot {
   std::vector<int64_t> planned;  // the size it was made with, by torch.empty: the shape of the array once it is written
   int32_t graphs = 0;       // captured graphs that need it: it outlives its storage until they let go
   bool orphan = false;      // its storage is gone
+  Slot *before = nullptr, *after = nullptr;  // in the list of live ones
 
   bool holds() const { return value || pending; }
 };

@@ -127,12 +127,12 @@ class Program:
             values[-1] = platform.client().put_words(values[-1])
         return self.executable.run(values)
 
-    def entry(self) -> Callable[[list[Any], torch.Generator | None], list[Any]]:
+    def entry(self) -> Callable[[list[Any], torch.Generator | None], list[Any]] | Executable:
         """What the call cache calls: `run`, or the executable at once where no operand needs anything."""
-        if self.scalars or self.increment:
+        executable = self.executable
+        if self.scalars or self.increment or not isinstance(executable, Executable):
             return self.run
-        run = self.executable.run
-        return lambda values, generator: run(values)
+        return executable
 
 
 def drop_unused(function: hlo.Function, keep: Sequence[bool]) -> list[int]:

@@ -115,7 +115,19 @@ class Executable:
         counters.executions += 1
         try:
             return self._execute(arrays).consume_with_handlers(self._handlers)
-        except xla_client.XlaRuntimeError as error:  # of memory, or of a program so small that it ran at once
+        except xla_client.XlaRuntimeError as error:
+            self.explain(error)
+            raise
+
+    @property
+    def calls(self) -> tuple[Callable[[Sequence[Array]], Any], list[Any]]:
+        """XLA's start of the program, and the handlers that its results are consumed with: the call cache makes the two
+        calls of `run` itself (`start` in `csrc/dispatch.cpp`)."""
+        return self._execute, self._handlers
+
+    def explain(self, error: Exception) -> None:
+        """Raises what an error of XLA's means: no memory, or the failure of a program so small that it ran at once."""
+        if isinstance(error, xla_client.XlaRuntimeError):
             raise failed(error, self.name) from None
 
     def refuse_above(self, limit: int) -> None:
