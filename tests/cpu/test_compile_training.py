@@ -121,3 +121,24 @@ def test_higher_order_gradients():
     with torch._dynamo.config.patch(trace_autograd_ops=True):
         torch.compile(penalty, backend="tpu")(x).backward()
     assert x.grad.tolist() == [36.0, 288.0]
+
+
+def test_the_backward_graph_computes_gates_again():
+    """Of a gated layer the two products are kept, and not what only costs a pass over them."""
+
+    def gated(x, up, gate, down):
+        return ((torch.nn.functional.silu(x @ gate) * (x @ up)) @ down).sum()
+
+    weights = [torch.randn(64, 1024) / 8, torch.randn(64, 1024) / 8, torch.randn(1024, 64) / 32]
+    host = [weight.requires_grad_() for weight in weights]
+    device = [weight.detach().to("tpu").requires_grad_() for weight in weights]
+    x = torch.randn(256, 64)
+    compiled, given = torch.compile(gated, backend="tpu"), x.to("tpu")
+    compiled(given, *device)
+    before = torch.tpu.memory_allocated()
+    loss = compiled(given, *device)
+    assert torch.tpu.memory_allocated() - before - loss.nbytes == 2 * 256 * 1024 * 4
+    loss.backward()
+    gated(x, *host).backward()
+    for mine, theirs in zip(device, host, strict=True):
+        torch.testing.assert_close(mine.grad.cpu(), theirs.grad)

@@ -12,6 +12,7 @@ from unittest import mock
 import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import config as functorch_config
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.utils.checkpoint import CheckpointPolicy
 
@@ -66,15 +67,18 @@ def compile_graph(
 
 
 def _partition(joint: fx.GraphModule, *args: Any, **kwargs: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """PyTorch's partition into forward and backward graph, with what a scan collects saved as it is.
+    """PyTorch's partition into forward and backward graph, for XLA.
 
-    Its backward scan runs from the last step to the first, over values that are turned around; where the forward graph turns
+    Cheap values that a product in the backward graph needs as an array (a norm's result, a gate) are computed there again:
+    XLA fuses what leads to them, so they are not kept from the forward graph on. What a scan collects is saved as it is: its
+    backward scan runs from the last step to the first, over values that are turned around, and where the forward graph turns
     them, all activations are copied.
     """
     for node in joint.graph.find_nodes(op="call_function", target=torch.ops.aten.flip.default):
         if any(user.target is torch.ops.higher_order.scan for user in node.users):
             node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
-    return min_cut_rematerialization_partition(joint, *args, **kwargs)
+    with functorch_config.patch(ban_recompute_materialized_backward=False):
+        return min_cut_rematerialization_partition(joint, *args, **kwargs)
 
 
 @contextmanager
