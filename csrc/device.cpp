@@ -34,7 +34,6 @@
 #include <mutex>
 #include <random>
 #include <thread>
-#include <unordered_map>
 #include <unordered_set>
 
 #if defined(__GNUC__) && !defined(__clang__)
