@@ -120,6 +120,9 @@ std::vector<c10::IValue> run_entry(const Op& op, const std::shared_ptr<Entry>& e
   });
 }
 
+// A copy from or to the host is no program.
+bool crosses(at::ArrayRef<c10::IValue> args) { return args[0].toTensor().device() != args[1].toTensor().device(); }
+
 // A copy between tensors that are all of their storages, in the same order, shares the value: values are immutable.
 bool share_copy(at::ArrayRef<c10::IValue> args) {
   const auto &target = args[0].toTensor(), &source = args[1].toTensor();
@@ -284,7 +287,7 @@ struct Kernel final : c10::OperatorKernel {
         torch::jit::push(stack, std::move(self));
         break;
       }
-      if (op->kind == Kind::kProgram) {
+      if (op->kind == Kind::kProgram && !(op->is_copy && crosses(args))) {
         if (op->refuses_numbers) refuse_numbers(*op, args);
         packed->pack(*op, args);
         if (packed->shares && op->refuses_overlap) refuse_overlap(*op, args);
@@ -333,6 +336,8 @@ struct Kernel final : c10::OperatorKernel {
 
   py::object miss(const Packed& packed, Stack* stack) {
     const BelowSubclasses guard;
+    if (const auto given = torch::jit::last(*stack, op->args.size()); op->is_copy && crosses(given))
+      return hook("copy_across")(torch::jit::toPyObject(given[0]), torch::jit::toPyObject(given[1]));
     auto args = python_arguments(*op, *stack);
     if (op->kind == Kind::kPython) return hook("call_python")(op->overload, args);
     return call_miss("miss", py::object(op->overload), args, packed);

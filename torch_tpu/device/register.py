@@ -29,6 +29,7 @@ _wrap: Callable[[Any], Any] = lambda hook: hook  # noqa: E731
 
 HOOKS: dict[str, tuple[str, ...]] = {
     "eager.dispatch": ("resolve", "prepare", "miss", "call_python"),
+    "eager.transfer": ("copy_across",),
     "eager.sparse": ("call_sparse",),
     "eager.foreign": ("call_foreign",),
     "eager.fused": ("fuse", "compile_recipe", "run_recipe", "can_run_alone", "failed_value"),

@@ -11,6 +11,8 @@ returns the new tensors' arrays and then the written storages'.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -88,11 +90,17 @@ def prepare(op: OpOverload) -> dict[str, Any]:
 
 
 def call_python(op: OpOverload, args: list[Any]) -> Any:
-    pairs = list(zip(op._schema.arguments, args, strict=True))
-    return host.OPERATORS[registry.overload_name(op)](
-        *(value for argument, value in pairs if not argument.kwarg_only),
-        **{argument.name: value for argument, value in pairs if argument.kwarg_only},
-    )
+    function, positional, named = _python_kernel(op)
+    return function(*args[:positional], **dict(zip(named, args[positional:], strict=True)))
+
+
+@cache
+def _python_kernel(op: OpOverload) -> tuple[Callable[..., Any], int, tuple[str, ...]]:
+    """What answers an operator on the host, how many arguments it takes by position, and the names of the others."""
+    arguments = op._schema.arguments
+    positional = sum(not argument.kwarg_only for argument in arguments)
+    named = tuple(argument.name for argument in arguments[positional:])
+    return host.OPERATORS[registry.overload_name(op)], positional, named
 
 
 def miss(

@@ -18,7 +18,7 @@ from torch._prims_common.wrappers import _resize_output_check
 from torch_tpu import _plug, errors, hlo
 from torch_tpu.eager import transfer
 from torch_tpu.eager.program import Program, aval_id, num_bytes, spec_of
-from torch_tpu.eager.trace import scalar_dtype, without_alerts
+from torch_tpu.eager.trace import without_alerts
 from torch_tpu.ops import registry, schema
 from torch_tpu.ops.registry import Lowering, Spec
 from torch_tpu.runtime import platform
@@ -304,12 +304,8 @@ def embedding_bag_backward(grad: torch.Tensor, indices: torch.Tensor, offsets: t
 
 
 @special("copy_")
-def copy_(target: torch.Tensor, source: Any, non_blocking: bool = False) -> Any:
-    if not isinstance(source, torch.Tensor):
-        source = torch.tensor(source, dtype=scalar_dtype(source, wide=True))
-    if target.device.type == "tpu" and source.device.type == "tpu":
-        return target if _is_same_memory(target, source) else NotImplemented
-    return transfer.copy_(target, source)
+def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> Any:
+    return target if _is_same_memory(target, source) else NotImplemented
 
 
 def _is_same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -30,6 +30,9 @@ def to_device(target: torch.Tensor, source: torch.Tensor) -> None:
         return
     source = source.detach()
     if views.is_whole(target):
+        alike = target.dtype is source.dtype and target.shape == source.shape
+        if alike and target.is_contiguous() and source.is_contiguous():
+            return store(target, source)
         order = views.physical_order(tuple(target.shape), target.stride())
         assert order is not None
         host = source.to(target.dtype).expand(target.shape).resolve_conj().resolve_neg()
@@ -44,7 +47,6 @@ def to_device(target: torch.Tensor, source: torch.Tensor) -> None:
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
     """The values of a device tensor, after waiting for them. The result may share device memory: do not write to it."""
-    tensor = tensor.detach()
     shape, dtype = tuple(tensor.shape), tensor.dtype
     if tensor.numel() == 0:
         return torch.empty(shape, dtype=dtype)
@@ -54,6 +56,8 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
     aval = _plug.get_aval(tensor)
     spec = spec_of(aval)
     client = platform.client()
+    if spec == (shape, dtype) and tensor.is_contiguous() and not _selects(tensor):  # as most are, and the rest is slow
+        return client.get(array, dtype)
     if views.is_whole(tensor) and num_bytes(*spec) == tensor.numel() * dtype.itemsize:
         host = client.get(array, spec.dtype)
         if spec.dtype is not dtype:
@@ -74,6 +78,11 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
             value = views.read(function.argument(*spec), view)
             program = _readers[key] = Program("read", function, [value])
     return client.get(program.run([array], None)[0], hlo.types.held_dtype(dtype)).to(dtype)
+
+
+def _selects(tensor: torch.Tensor) -> bool:
+    """Whether a contiguous tensor is other than what its storage begins with."""
+    return bool(tensor.storage_offset()) or tensor.is_conj() or tensor.is_neg()
 
 
 SMALL = 1 << 14
@@ -137,8 +146,8 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if known else torch.Tensor._make_subclass(torch.Tensor, tensor)
 
 
-def copy_(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """aten::copy_ where one side is on the host."""
+def copy_across(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """aten::copy_ where one side is on the host. Called by the plug (csrc/dispatch.cpp)."""
     given, target, source = target, _plain(target), _plain(source)
     if target.shape != source.shape and torch.broadcast_shapes(target.shape, source.shape) != target.shape:
         raise RuntimeError(

@@ -94,7 +94,7 @@ def is_whole(tensor: torch.Tensor) -> bool:
         and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.dtype.itemsize
         and not tensor.is_conj()
         and not tensor.is_neg()
-        and physical_order(tuple(tensor.shape), tensor.stride()) is not None
+        and (tensor.is_contiguous() or physical_order(tuple(tensor.shape), tensor.stride()) is not None)
     )
 
 
