@@ -8,6 +8,7 @@
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
+#include <cmath>
 #include <unordered_map>
 
 namespace torch_tpu {
@@ -195,6 +196,20 @@ void Packed::other(const c10::IValue& value) {
   }
 }
 
+namespace {
+
+// Several numbers that are the same are one operand, such as the step size that an optimizer has for each parameter.
+bool are_same(at::ArrayRef<c10::IValue> numbers) {
+  auto alike = [&](const c10::IValue& other) {
+    if (!other.isDouble() || !numbers[0].isDouble()) return other.isInt() && other == numbers[0];
+    const double one = numbers[0].toDouble(), two = other.toDouble();
+    return one == two && std::signbit(one) == std::signbit(two);
+  };
+  return numbers.size() > 1 && std::all_of(numbers.begin(), numbers.end(), alike);
+}
+
+}  // namespace
+
 void Packed::argument(const Arg& arg, const c10::IValue& value) {
   bool is_list = false;
   const auto before = codes.size();
@@ -214,10 +229,13 @@ void Packed::argument(const Arg& arg, const c10::IValue& value) {
     } else {
       is_list = true;
       const auto list = value.toListRef();
-      put(int64_t('L') | static_cast<int64_t>(list.size()) << 8);
+      const bool same = arg.kind == ArgKind::kScalarList && are_same(list);
+      put(int64_t('L') | int64_t(same) << 7 | static_cast<int64_t>(list.size()) << 8);
       for (const auto& item : list) {
         if (arg.kind == ArgKind::kTensorList) {
           codes.push_back(tensor(item, arg.written, arg.is_static));
+        } else if (same && codes.size() > before) {
+          codes.push_back(codes.back());
         } else {
           kept.push_back(item);
           codes.push_back(scalar(arg, kept.back()));

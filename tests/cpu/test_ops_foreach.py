@@ -6,6 +6,9 @@ import pytest
 import torch
 from op_checks import BF16, F32, F64, I64, check, random, values
 
+import torch_tpu
+from torch_tpu.stats import num_compiles
+
 SHAPES = ((2, 3), (4,), ())
 
 
@@ -128,3 +131,36 @@ def test_changes_of_elements_are_noticed():
     torch._foreach_zero_([y.detach()])
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
+
+
+@pytest.mark.parametrize("write", [False, True])
+def test_numbers_that_are_all_the_same_are_one_operand(write):
+    given = torch.rand(2, 3), torch.rand(4), torch.tensor(5)
+
+    def run(numbers):
+        xs = [x.clone() for x in given]
+        ours = [x.to("tpu") for x in given]
+        for tensors in (xs, ours):
+            if write:
+                torch._foreach_mul_(tensors, numbers)
+            else:
+                tensors[:] = torch._foreach_add(tensors, numbers)
+        before = num_compiles()
+        torch.testing.assert_close([x.cpu() for x in ours], xs)
+        return before
+
+    run([2, 2, 2])
+    counts = [run([3, 3, 3]), run([1, 2, 3]), run([4, 4, 5]), run([-7, -7, -7])]
+    assert counts[0] == counts[-1] - 1 and counts[1] == counts[-1], "one program for equal numbers, one for others"
+    if not write:
+        zeros = [torch.zeros(2, device="tpu") for _ in range(2)]
+        torch._foreach_mul_(zeros, [-0.0, 0.0])
+        assert [x.signbit().any().item() for x in zeros] == [True, False]
+
+
+def test_the_reason_for_a_program_says_that_numbers_differ():
+    torch_tpu.explain_recompiles()
+    xs = [torch.rand(5, 7).to("tpu") for _ in range(2)]
+    torch._foreach_addcdiv(xs, xs, xs, [0.5, 0.5])
+    torch._foreach_addcdiv(xs, xs, xs, [0.5, 0.25])
+    assert "all the same" in str(torch_tpu.explain_recompiles())

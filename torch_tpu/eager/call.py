@@ -43,6 +43,7 @@ class Call:
         self.before: dict[int, Value | None] = {}
         self.bases: dict[int, torch.Tensor] = {}
         self.data: dict[tuple[int, int], Value] = {}
+        self.numbers: dict[int, Value] = {}
         self.scalars: dict[int, torch.dtype | None] = {}
         self.avals = avals
         self.operands: dict[str, int] = {}
@@ -69,9 +70,10 @@ class Call:
             meta = torch.empty((), dtype=given.dtype, device="meta")
             self.trace.bind(meta, self._argument(code, (), given.dtype))
             return meta
-        dtype = self._scalar_dtype(place, given)
-        self.scalars[code] = dtype
-        self.data[place, item] = self._argument(code, (), dtype, weak=True)
+        if code not in self.numbers:  # the same numbers in a list are one operand
+            dtype = self.scalars[code] = self._scalar_dtype(place, given)
+            self.numbers[code] = self._argument(code, (), dtype, weak=True)
+        self.data[place, item] = self.numbers[code]
         return given
 
     def _scalar_dtype(self, place: int, number: Any) -> torch.dtype:

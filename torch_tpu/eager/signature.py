@@ -27,6 +27,8 @@ def of_call(
         name = f"argument {argument}"
         if isinstance(code, list):
             parts[f"{name}: length"] = len(code)
+            if len(set(code)) == 1 and code[0] >= 0 and len(code) > 1 and not isinstance(given[0], torch.Tensor):
+                parts[f"{name}: numbers"] = "all the same"
             for place, (item, one) in enumerate(zip(given, code, strict=True)):
                 _describe(parts, f"{name}[{place}]", item, one, avals, owners)
         else:
