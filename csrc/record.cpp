@@ -43,6 +43,7 @@ auto& programs = *new std::unordered_map<std::string, std::vector<Variant>>;
 int64_t num_recorded = 0, num_cuts = 0;
 auto& seen = *new std::unordered_set<uint64_t>;   // digests of calls for which a program was made
 auto& apart = *new std::unordered_set<uint64_t>;  // of those that are kept out of the programs of others
+auto& changed = *new std::unordered_set<uint64_t>;  // steps that had new calls once, by what was known of them
 size_t num_new = 0;  // calls that were not seen before, of those that ran since the last flush
 std::vector<PyTypeObject*> deferred;  // set when the first value of such a type is made
 
@@ -90,6 +91,7 @@ Recording take(size_t count) {
     num_results += current.calls[i].entry->num_outputs;
   }
   move_front(current.calls, batch.calls, count);
+  for (const auto& call : batch.calls) current.num_constants -= call.is_constant();
   move_front(current.sources, batch.sources, num_sources);
   move_front(current.results, batch.results, num_results);
   for (auto& source : batch.sources)
@@ -98,16 +100,59 @@ Recording take(size_t count) {
   return batch;
 }
 
+// Puts new tensors first that were filled with a constant and are written again. They are what an optimizer makes of its
+// state in the first step: in a program of their own, they leave that of every other step.
+void put_state_first() {
+  if (!current.num_constants) return;
+  bool found = false;
+  size_t next = 0;
+  for (auto& call : current.calls) {
+    const auto* value = call.is_constant() && call.entry->num_outputs ? current.results[next].get() : nullptr;
+    found |= call.is_state = value && value->next && value->is_first;
+    next += call.entry->num_outputs;
+  }
+  if (!found) return;
+  std::vector<Call> calls;
+  std::vector<std::unique_ptr<Pending>> results;
+  for (bool is_state : {true, false}) {
+    next = 0;
+    for (auto& call : current.calls) {
+      const size_t end = next + call.entry->num_outputs;
+      if (call.is_state != is_state) {
+        next = end;
+        continue;
+      }
+      for (; next < end; ++next) results.push_back(std::move(current.results[next]));
+    }
+    std::copy_if(current.calls.begin(), current.calls.end(), std::back_inserter(calls),
+                 [&](const Call& call) { return call.is_state == is_state; });
+  }
+  current.calls = std::move(calls), current.results = std::move(results);
+  for (size_t i = 0; i < current.results.size(); ++i) current.results[i]->index = first_result + static_cast<int64_t>(i);
+}
+
+uint64_t mix(uint64_t x) {  // splitmix64's finalizer
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
 // A few new calls among many known ones, such as those on a sequence that grows with each token, would make a new
-// program of all of them, again and again. From now on they are kept apart.
-void keep_newcomers_apart() {
+// program of all of them, again and again. From now on they are kept apart. A training step may have new ones once: the
+// second is the first with momentum.
+void keep_newcomers_apart(bool ends_step) {
   if (current.calls.size() < kLong || seen.empty()) return;
   std::vector<uint64_t> found;
+  uint64_t known = 0;
   for (const auto& call : current.calls) {
-    if (seen.count(call.entry->digest)) continue;
+    if (seen.count(call.entry->digest)) {
+      known = mix(known ^ call.entry->digest);
+      continue;
+    }
     found.push_back(call.entry->digest);
     if ((found.size() + num_new) * kFew > current.calls.size()) return;
   }
+  if (found.empty() || (ends_step && changed.insert(known).second)) return;
   apart.insert(found.begin(), found.end());
 }
 
@@ -115,9 +160,9 @@ void keep_newcomers_apart() {
 // not; fewer where that is more than the limit.
 size_t next_cut(size_t limit) {
   const auto& calls = current.calls;
-  auto is_apart = [](const Call& call) { return apart.count(call.entry->digest) != 0; };
-  size_t end = apart.empty() ? calls.size() : std::min<size_t>(1, calls.size());
-  while (end < calls.size() && is_apart(calls[end]) == is_apart(calls[0])) ++end;
+  auto kind = [](const Call& call) { return call.is_state ? 2 : int(apart.count(call.entry->digest)); };
+  size_t end = apart.empty() && !calls[0].is_state ? calls.size() : 1;
+  while (end < calls.size() && kind(calls[end]) == kind(calls[0])) ++end;
   if (end <= limit) return end;
   size_t best = std::min(least, end - 1);
   for (size_t i = best; i < end; ++i)
@@ -343,6 +388,7 @@ void deliver(const Recording& batch, const Arrays& arrays, const py::object& oth
     auto& result = *batch.results[i];
     PyObject* array = arrays.items[i] ? arrays.items[i].ptr() : otherwise.ptr();
     while (!result.holders.empty()) set_slot(result.holders.back(), array, result.aval, result.bytes);
+    for (auto* later = result.next; later; later = later->next) later->replaces = array;
     if (!result.reads) continue;
     for (auto& source : current.sources) {
       if (source.kind != Source::kPending || source.pending != &result) continue;
@@ -400,21 +446,16 @@ void run(size_t count) {
 }
 
 // Runs what is recorded, until at most so many calls wait.
-void run_all(size_t may_wait = 0) {
-  keep_newcomers_apart();
+void run_all(size_t may_wait = 0, bool ends_step = false) {
+  keep_newcomers_apart(ends_step);
   // Other threads may record and run calls while a program is compiled.
   const int64_t last = num_recorded;
   auto num_taken = [] { return num_recorded - static_cast<int64_t>(current.calls.size()); };
+  put_state_first();
   while (current.calls.size() > may_wait && num_taken() < last) {
     run(next_cut(may_wait ? may_wait : most));
     wait_until_free();
   }
-}
-
-uint64_t mix(uint64_t x) {  // splitmix64's finalizer
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
 }
 
 Source source_of(const Operand& operand) {
@@ -483,7 +524,7 @@ std::vector<c10::IValue> record(const std::shared_ptr<Entry>& entry, const Packe
   // One forward and backward pass: with several, as in gradient accumulation, each runs by itself.
   if (!capturing) {
     if (part == Part::kForward && current.has_backward) run_all();
-    if (current.calls.size() >= most) run_all(most - 1);
+    if (current.calls.size() - current.num_constants >= most) run_all(most - 1);
   }
   Call call{entry, entry->inputs.size()};
   for (int64_t index : entry->inputs) current.sources.push_back(source_of(packed.operands[index]));
@@ -506,6 +547,7 @@ std::vector<c10::IValue> record(const std::shared_ptr<Entry>& entry, const Packe
   for (size_t i = 1; i < kWindow && i <= current.calls.size(); ++i)
     call.hash = mix(call.hash) ^ (current.calls.end() - i)->entry->digest;
   call.hash = mix(call.hash);
+  current.num_constants += call.is_constant();
   current.calls.push_back(std::move(call));
   ++num_recorded;
   const auto base = current.results.size();
@@ -516,6 +558,8 @@ std::vector<c10::IValue> record(const std::shared_ptr<Entry>& entry, const Packe
   auto outputs = results_of(*entry, packed, args, [&](Slot* slot, int64_t index, int64_t aval, size_t bytes) {
     auto* pending = current.results[base + index].get();
     pending->aval = aval, pending->bytes = bytes;
+    pending->is_first = !slot->holds();
+    if (slot->pending) slot->pending->next = pending;
     hold(slot, pending);
   });
   current.has_backward |= part == Part::kBackward;
@@ -523,13 +567,19 @@ std::vector<c10::IValue> record(const std::shared_ptr<Entry>& entry, const Packe
   return outputs;
 }
 
-void flush() {
+namespace {
+
+void run_recorded(bool ends_step) {
   if (current.calls.empty() && !busy) return;
   refuse_in_capture("the result of an operator");
   wait_until_free();
-  run_all();
+  run_all(0, ends_step);
   num_new = 0;
 }
+
+}  // namespace
+
+void flush() { run_recorded(false); }
 
 Recording take_all() {
   Recording batch = take(current.calls.size());
@@ -541,7 +591,7 @@ void bind_record(py::module_& m) {
   m.def("defer", [](py::type type) { deferred.push_back(reinterpret_cast<PyTypeObject*>(type.release().ptr())); },
         "Values of this type give their array when they are called, or raise.");
   m.def("flush", &flush, "Runs the calls that were recorded.");
-  m.def("end_step", [] { if (!capturing) flush(); }, "As flush; a captured graph goes on.");
+  m.def("end_step", [] { if (!capturing) run_recorded(true); }, "As flush; a captured graph goes on.");
   m.def("set_recording", [](bool on) {
     flush();
     recording = on;
@@ -564,6 +614,7 @@ void bind_record(py::module_& m) {
     programs.clear();
     seen.clear();
     apart.clear();
+    changed.clear();
   }, "Forgets every fused program.");
 }
 

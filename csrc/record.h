@@ -12,6 +12,8 @@ struct Pending {
   int64_t aval = 0;
   size_t bytes = 0;
   PyObject* replaces = nullptr;  // the array that its storage held before; compared, never used
+  bool is_first = false;         // its storage held nothing before
+  Pending* next = nullptr;       // what a later call makes of its storage; never one that is first
 };
 
 struct Source {
@@ -30,12 +32,17 @@ struct Call {
   size_t num_sources = 0;
   uint64_t hash = 0;
   bool again = false;  // part of the forward pass that the backward pass computes again, as checkpoints do
+
+  bool is_state = false;  // fills a new tensor that is written again
+
+  bool is_constant() const { return num_sources == 0; }
 };
 
 struct Recording {
   std::vector<Call> calls;
   std::vector<Source> sources;
   std::vector<std::unique_ptr<Pending>> results;
+  size_t num_constants = 0;   // among the calls
   bool has_backward = false;  // of a compiled graph
 };
 

@@ -284,6 +284,39 @@ def test_a_deeper_model_needs_few_more_programs(fused):
         assert programs_of(24) <= 1.2 * programs_of(12)
 
 
+def steps_of(optimizer, kinds, batch=8):
+    """Trains a deep, narrow model; yields how many programs each step compiles."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*[part for _ in range(24) for part in (nn.Linear(12, 12), nn.Tanh())]).to("tpu")
+    chosen = optimizer(model.parameters(), lr=1e-2, **kinds)
+    x = torch.rand(batch, 12).to("tpu")
+    while True:
+        before = num_compiles()
+        chosen.zero_grad()
+        model(x).square().mean().backward()
+        chosen.step()
+        torch.tpu.synchronize()
+        yield num_compiles() - before
+
+
+@pytest.mark.parametrize("donation_threshold", [0, 1 << 16])
+def test_the_first_step_of_an_optimizer_is_the_program_of_all_others(fused, counters, donation_threshold):
+    with settings.override(donation_threshold=donation_threshold):
+        steps = steps_of(torch.optim.AdamW, {})
+        assert 0 < next(steps) <= 3, "the state, and the step"
+        counters.reset()
+        assert [next(steps) for _ in range(3)] == [0, 0, 0]
+        assert counters.executions == 3
+
+
+def test_momentum_that_begins_with_the_second_step_stays_in_its_program(fused, counters):
+    steps = steps_of(torch.optim.SGD, {"momentum": 0.9}, batch=9)
+    assert [next(steps) for _ in range(2)] == [1, 1]
+    counters.reset()
+    assert [next(steps) for _ in range(3)] == [0, 0, 0]
+    assert counters.executions == 3
+
+
 def test_errors_come_where_the_operator_is_called(fused):
     x = torch.rand(2, 3).to("tpu")
     y = x + 1

@@ -76,8 +76,9 @@ class Program:
         """Random numbers taken: the last operand is the generator's (seed, offset), which advances by this."""
         self.processes = tuple(processes)
         """The processes of a job that run it together, one replica each; empty: this one alone."""
-        self.digest = int.from_bytes(hashlib.blake2b(self.text.encode(), digest_size=8).digest(), "little")
-        """The same for the same text in every process."""
+        text = function.define(results, "f", public=False)
+        self.digest = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+        """The same, in every process, for all that compute the same, such as an operator and its in-place form."""
         self._executable: Executable | None = None
 
     @property
