@@ -94,6 +94,16 @@ def read_item(device: str) -> Callable[[], None]:
     return run
 
 
+def read_result(device: str) -> Callable[[], None]:
+    x = torch.ones((), device=device)
+
+    def run() -> None:
+        for _ in range(LENGTH):
+            (x + 1.5).item()
+
+    return run
+
+
 def to_device(device: str) -> Callable[[], None]:
     x = torch.rand(8, 8)
 
@@ -155,6 +165,7 @@ BENCHMARKS: dict[str, tuple[Callable[[str], Callable[[], None]], int]] = {
     "mixed (matmul, mul, relu, add)": (chain(mixed), 4 * LENGTH),
     "mul_ in place": (in_place, LENGTH),
     "item()": (read_item, LENGTH),
+    "add a number, item()": (read_result, LENGTH),
     "8x8 to the device": (to_device, LENGTH),
     "8x8 to the host": (to_host, LENGTH),
     "64 MiB to the device": (large("to device"), 1),
