@@ -44,7 +44,7 @@ struct Op {
   int64_t id;
   Kind kind = Kind::kUnknown;
   Part part = Part::kOperator;
-  bool writes = false, is_copy = false, is_foreach = false, reads_views = false, refuses_overlap = false,
+  bool writes = false, is_copy = false, is_item = false, is_foreach = false, reads_views = false, refuses_overlap = false,
        refuses_numbers = false, has_varying = false;
   int64_t from = -1, to = -1;  // of what draws numbers from a range: the arguments that say which
   int64_t counted = -1;  // of arange: the argument that says where to end
@@ -74,9 +74,18 @@ struct Write {
   size_t bytes;
 };
 
+// A number among a program's operands, and the array that it was last.
+struct Number {
+  int64_t place;
+  py::object dtype;
+  c10::IValue last;
+  py::object array;
+};
+
 struct Entry {
   py::object program;  // called with the operands' values and the generator; None until it runs by itself
-  py::object execute, handlers;  // of a program that is an Executable: what its `run` calls
+  py::object execute, handlers;  // of a program that needs no more than arrays: what its `run` calls
+  std::vector<Number> numbers;   // of such a program, in order
   py::object recipe;   // what the program is made of (torch_tpu/eager/program.py), or None where a call cannot be recorded
   bool callback = false;  // the program returns the call's result itself
   std::vector<int64_t> inputs;
@@ -139,6 +148,8 @@ class BelowSubclasses {
 };
 
 py::object to_python(const c10::IValue& value);
+bool is_number(int64_t aval, at::ScalarType dtype);               // an array of one element of that dtype
+bool is_same(const c10::IValue& one, const c10::IValue& other);  // numbers, bit by bit
 
 // Answers a call by a Python function that takes the overload and its arguments in the schema's order.
 void call_hook(const char* name, const c10::OperatorHandle& op, torch::jit::Stack* stack);

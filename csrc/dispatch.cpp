@@ -8,6 +8,8 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/enum_tag.h>
 #include <ATen/core/stack.h>
+#include <ATen/ops/_local_scalar_dense_native.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/core/DefaultDtype.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>
@@ -24,9 +26,12 @@ namespace torch_tpu {
 
 void Entry::set_program(py::object made) {
   program = std::move(made);
-  if (!py::hasattr(program, "calls")) return;
-  auto calls = program.attr("calls").cast<py::tuple>();
-  execute = calls[0], handlers = calls[1];
+  if (!py::isinstance<py::tuple>(program)) return;
+  execute = program.attr("execute"), handlers = program.attr("handlers");
+  for (const auto& item : program.attr("numbers")) {
+    const auto number = item.cast<py::tuple>();
+    numbers.push_back({number[0].cast<int64_t>(), number[1], c10::IValue(), py::object()});
+  }
 }
 
 namespace {
@@ -40,14 +45,28 @@ bool debug = false;  // each call is checked before and waited for after, in tor
 
 // ---------------------------------------------------------------------------------------- running an entry
 
-py::list operand_values(const Entry& entry, const Packed& packed) {
+// A number's array. From call to call most are the same.
+PyObject* array_of(Number& number, const c10::IValue& value) {
+  py::object before;  // goes last: meanwhile other threads may run
+  if (!number.array || !is_same(number.last, value)) {
+    before = hook("scalar")(to_python(value), number.dtype);
+    std::swap(number.array, before);
+    number.last = value;
+  }
+  return Py_NewRef(number.array.ptr());
+}
+
+py::list operand_values(Entry& entry, const Packed& packed) {
   py::list values(entry.inputs.size());
+  auto number = entry.numbers.begin();
   for (size_t i = 0; i < entry.inputs.size(); ++i) {
     const auto& operand = packed.operands[entry.inputs[i]];
     PyObject* value;
     if (operand.slot) {
       settle(operand.slot);
       value = Py_NewRef(operand.slot->value ? operand.slot->value : Py_None);
+    } else if (number != entry.numbers.end() && number->place == static_cast<int64_t>(i)) {
+      value = array_of(*number++, operand.scalar ? *operand.scalar : c10::IValue(operand.offset));
     } else if (!operand.scalar) {
       value = PyLong_FromLongLong(operand.offset);
     } else if (operand.scalar->isDouble()) {
@@ -82,7 +101,7 @@ void count_execution() {
   PyObject_SetAttr(counters.ptr(), name, next.ptr());
 }
 
-// What Executable.run does (torch_tpu/runtime/client.py), without its frame.
+// What Program.run does (torch_tpu/eager/program.py), without its frames.
 py::object start(const Entry& entry, const py::list& values) {
   static PyObject* consume = PyUnicode_InternFromString("consume_with_handlers");
   count_execution();
@@ -139,6 +158,19 @@ bool share_copy(at::ArrayRef<c10::IValue> args) {
   if (!from->holds() || (capturing && !from->pending)) return false;  // a replay copies what is there then
   if (to != from) share_slot(to, from);
   return true;
+}
+
+// The number of a tensor that is all of an array of one element, where the device's memory is the host's.
+std::optional<at::Scalar> read_number(const at::Tensor& tensor) {
+  refuse_in_capture("the value of a tensor");
+  Slot* slot = slot_of(tensor.storage());
+  if (slot->pending) flush();
+  settle(slot);
+  if (!slot->value || tensor.storage_offset() || tensor.is_conj() || tensor.is_neg() || !is_number(slot->aval, tensor.scalar_type()))
+    return std::nullopt;
+  auto* address = PyLong_AsVoidPtr(hook("address_of")(py::handle(slot->value), tensor.itemsize()).ptr());
+  if (!address) return std::nullopt;
+  return at::native::_local_scalar_dense_cpu(at::from_blob(address, {}, at::TensorOptions(tensor.scalar_type())));
 }
 
 // Refuses what PyTorch refuses: a tensor that is written and shares elements with one that is read. Items of lists are
@@ -287,6 +319,13 @@ struct Kernel final : c10::OperatorKernel {
         torch::jit::push(stack, std::move(self));
         break;
       }
+      if (op->is_item) {
+        if (const auto number = read_number(args[0].toTensor())) {
+          torch::jit::drop(stack, count);
+          torch::jit::push(stack, *number);
+          break;
+        }
+      }
       if (op->kind == Kind::kProgram && !(op->is_copy && crosses(args))) {
         if (op->refuses_numbers) refuse_numbers(*op, args);
         packed->pack(*op, args);
@@ -428,6 +467,7 @@ int64_t register_kernels(const std::unordered_set<std::string>& skipped) {
       op->args.push_back(std::move(arg));
     }
     op->is_copy = name.name == "aten::copy_" && name.overload_name.empty();
+    op->is_item = name.name == "aten::_local_scalar_dense" && name.overload_name.empty();
     op->is_foreach = name.name.rfind("aten::_foreach_", 0) == 0;
     auto& library = name.name.rfind("aten::", 0) == 0 ? aten : own;
     library.impl(name.overload_name.empty() ? name.name.c_str() : (name.name + "." + name.overload_name).c_str(),

@@ -8,7 +8,7 @@
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
-#include <cmath>
+#include <cstring>
 #include <unordered_map>
 
 namespace torch_tpu {
@@ -200,11 +200,7 @@ namespace {
 
 // Several numbers that are the same are one operand, such as the step size that an optimizer has for each parameter.
 bool are_same(at::ArrayRef<c10::IValue> numbers) {
-  auto alike = [&](const c10::IValue& other) {
-    if (!other.isDouble() || !numbers[0].isDouble()) return other.isInt() && other == numbers[0];
-    const double one = numbers[0].toDouble(), two = other.toDouble();
-    return one == two && std::signbit(one) == std::signbit(two);
-  };
+  auto alike = [&](const c10::IValue& other) { return is_same(numbers[0], other); };
   return numbers.size() > 1 && std::all_of(numbers.begin(), numbers.end(), alike);
 }
 
@@ -334,6 +330,26 @@ void Packed::pack_all(const Op& op, at::ArrayRef<c10::IValue> args) {
     }
   }
   for (int64_t index : written) put(int64_t(can_donate(operands[index].slot)));
+}
+
+bool is_number(int64_t aval, at::ScalarType dtype) {
+  const auto& found = avals[aval];
+  return found.dtype == dtype && c10::multiply_integers(found.size) == 1;
+}
+
+// Python numbers come as they are or as 0-d tensors on the CPU.
+bool is_same(const c10::IValue& one, const c10::IValue& other) {
+  if (one.isTensor() && other.isTensor()) {
+    const auto &a = one.toTensor(), &b = other.toTensor();
+    return a.is_same(b) || (a.scalar_type() == b.scalar_type() &&
+                            std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.itemsize()) == 0);
+  }
+  if (one.isDouble() && other.isDouble()) {
+    const double a = one.toDouble(), b = other.toDouble();
+    return std::memcmp(&a, &b, sizeof a) == 0;
+  }
+  if (one.isInt() && other.isInt()) return one.toInt() == other.toInt();
+  return one.isBool() && other.isBool() && one.toBool() == other.toBool();
 }
 
 py::object to_python(const c10::IValue& value) {

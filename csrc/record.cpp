@@ -179,21 +179,6 @@ struct Alike {
   int64_t place = -1;  // among the operands, once it has one
 };
 
-// Bit by bit. Python numbers come as they are or as 0-d tensors on the CPU.
-bool is_same(const c10::IValue& one, const c10::IValue& other) {
-  if (one.isTensor() && other.isTensor()) {
-    const auto &a = one.toTensor(), &b = other.toTensor();
-    return a.is_same(b) || (a.scalar_type() == b.scalar_type() &&
-                            std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.itemsize()) == 0);
-  }
-  if (one.isDouble() && other.isDouble()) {
-    const double a = one.toDouble(), b = other.toDouble();
-    return std::memcmp(&a, &b, sizeof a) == 0;
-  }
-  if (one.isInt() && other.isInt()) return one.toInt() == other.toInt();
-  return one.isBool() && other.isBool() && one.toBool() == other.toBool();
-}
-
 using Numbers = std::unordered_map<const Entry*, std::vector<Alike>>;
 
 Numbers compare_numbers(const Recording& batch) {

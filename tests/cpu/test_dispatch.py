@@ -75,6 +75,46 @@ def test_numbers_of_another_kind_are_another_program(x):
     assert (x.square() == x**2).all() and (x**0.5).shape == x.shape
 
 
+def test_a_call_has_its_own_numbers_and_not_those_of_the_last():
+    values = torch.tensor([0.0, 1.0, -2.0])
+    device = values.to("tpu")
+    nan, inf = float("nan"), float("inf")
+    for number in (0.0, -0.0, 0.0, 2, 2, 3, True, False, 1, 1.0, nan, nan, -nan, inf, 2**40, 2**40 + 1, 1 + 2j, 1 + 3j):
+        found, wanted = (device * number).cpu(), values * number
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+        if not wanted.is_complex() and not wanted.isnan().all():
+            assert torch.equal(found.signbit(), wanted.signbit()), number
+    for low, high in ((0.0, 1.0), (0.0, 0.5), (-1.0, 0.5), (-1.0, 1.0), (0.0, 1.0)):
+        assert torch.equal(device.clamp(low, high).cpu(), values.clamp(low, high))
+    rows = torch.arange(12.0).reshape(4, 3)
+    ours = rows.to("tpu")
+    for one, two in ((0, 1), (1, 0), (1, 3), (3, 3), (0, 1)):
+        assert torch.equal((ours[one] * 2 + ours[two]).cpu(), rows[one] * 2 + rows[two])
+
+
+@pytest.mark.parametrize("mode", list(torch.tpu.EagerMode))
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.complex64]
+)
+def test_a_number_is_read(dtype, mode, counters):
+    host = torch.tensor([[1, 0, 3]]).to(dtype)
+    three = host[0, 2].item()
+    with torch.tpu.set_eager_mode(mode):
+        device, single = host.to("tpu"), host[:, 2:].to("tpu")
+        counters.reset()
+        assert single.item() == three and single[0, 0].item() == three and single.squeeze().tolist() == three
+        assert counters.device_to_host == 3
+        assert [device[0, i].item() for i in range(3)] == host[0].tolist()
+        assert bool(single) and not bool(device[0, 1]) and type(single.item()) is type(three)
+        assert single.new_empty(0).set_(device.untyped_storage(), 2, ()).item() == three
+        if dtype.is_complex:
+            turned = (single * 1j).squeeze()
+            assert turned.conj().item() == -3j and turned.conj().imag.item() == -3
+            assert turned.imag.item() == 3 and turned.real.item() == 0
+        with pytest.raises(RuntimeError, match="3 elements"):
+            device.item()
+
+
 def test_seeds_and_rows_compile_nothing(x):
     torch.tpu.manual_seed(1)
     torch.rand(3, device="tpu"), x[1].sum(), x[2].add_(1)

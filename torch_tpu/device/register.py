@@ -29,7 +29,8 @@ _wrap: Callable[[Any], Any] = lambda hook: hook  # noqa: E731
 
 HOOKS: dict[str, tuple[str, ...]] = {
     "eager.dispatch": ("resolve", "prepare", "miss", "call_python"),
-    "eager.transfer": ("copy_across",),
+    "eager.program": ("scalar",),
+    "eager.transfer": ("copy_across", "address_of"),
     "eager.sparse": ("call_sparse",),
     "eager.foreign": ("call_foreign",),
     "eager.fused": ("fuse", "compile_recipe", "run_recipe", "can_run_alone", "failed_value"),

@@ -12,10 +12,9 @@ from typing import Any, NoReturn
 import torch
 
 from torch_tpu import _plug, errors, hlo, recompiles
-from torch_tpu.eager.program import Program, spec_of
+from torch_tpu.eager.program import Program, Start, spec_of
 from torch_tpu.hlo import Value
 from torch_tpu.runtime import platform
-from torch_tpu.runtime.client import Executable
 
 Wired = tuple[Program, Sequence[int], bool]
 """A call: its program, where its operands come from (an operand of the fused program, or -1 - a result counted over
@@ -174,7 +173,7 @@ class _Fused(Program):
         return self.executable.run(given)
 
 
-def compile_recipe(program: Program) -> Callable[..., list[Any]] | Executable:
+def compile_recipe(program: Program) -> Callable[..., list[Any]] | Start:
     """What runs a call by itself that was made to be recorded."""
     program.compile()
     return program.entry()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -41,6 +41,22 @@ def num_bytes(shape: Sequence[int], dtype: torch.dtype) -> int:
     for size in shape:
         count *= size
     return count
+
+
+class Start(NamedTuple):
+    """The parts of `Program.run`: the call cache makes its calls itself (`start` in csrc/dispatch.cpp)."""
+
+    execute: Callable[[Sequence[Any]], Any]
+    handlers: list[Any]
+    numbers: list[tuple[int, torch.dtype]]
+    """Operands that become arrays first, by `scalar`."""
+    explain: Callable[[Exception], None]
+    """Raises what an error of `execute` means."""
+
+
+def scalar(number: complex, dtype: torch.dtype) -> Any:
+    """A number as an array."""
+    return platform.client().scalar(number, dtype)
 
 
 class Program:
@@ -128,12 +144,13 @@ class Program:
             values[-1] = platform.client().put_words(values[-1])
         return self.executable.run(values)
 
-    def entry(self) -> Callable[[list[Any], torch.Generator | None], list[Any]] | Executable:
-        """What the call cache calls: `run`, or the executable at once where no operand needs anything."""
+    def entry(self) -> Callable[[list[Any], torch.Generator | None], list[Any]] | Start:
+        """What the call cache calls: `run`, or what `run` would where operands are arrays and numbers alone."""
         executable = self.executable
-        if self.scalars or self.increment or not isinstance(executable, Executable):
+        numbers = [(index, dtype) for index, dtype in self.scalars if dtype is not None]
+        if len(numbers) < len(self.scalars) or self.increment or not isinstance(executable, Executable):
             return self.run
-        return executable
+        return Start(*executable.calls, numbers, executable.explain)
 
 
 def drop_unused(function: hlo.Function, keep: Sequence[bool]) -> list[int]:

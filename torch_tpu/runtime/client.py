@@ -121,8 +121,7 @@ class Executable:
 
     @property
     def calls(self) -> tuple[Callable[[Sequence[Array]], Any], list[Any]]:
-        """XLA's start of the program, and the handlers that its results are consumed with: the call cache makes the two
-        calls of `run` itself (`start` in `csrc/dispatch.cpp`)."""
+        """XLA's start of the program, and the handlers that its results are consumed with: what `run` calls."""
         return self._execute, self._handlers
 
     def explain(self, error: Exception) -> None:
@@ -380,6 +379,22 @@ class Client:
         counters.device_to_host += 1
         counters.device_to_host_bytes += result.nbytes
         return result
+
+    def address_of(self, array: Array, num_bytes: int) -> int:
+        """Where an array's values lie in the host's memory, after waiting for them; 0 where they do not.
+
+        Raises:
+            ExecutionError, torch.OutOfMemoryError: the program that computes the array failed.
+        """
+        if self.platform != "cpu" or not self.runs:
+            return 0
+        try:
+            array.block_until_ready()
+        except xla_client.XlaRuntimeError as error:
+            raise failed(error) from error
+        counters.device_to_host += 1
+        counters.device_to_host_bytes += num_bytes
+        return int(array.unsafe_buffer_pointer())
 
     def blank(self, shape: Sequence[int], dtype: torch.dtype) -> Array:
         """An array in the place of one whose values nobody knows (see `compile_only`): zeros."""
