@@ -56,7 +56,7 @@ def test_a_step_is_three_programs(name, counters):
 
 @pytest.mark.parametrize("name", ["SGD", "AdamW", "Muon"])
 def test_in_fused_mode_a_step_is_one_program(name, counters):
-    """The graphs and what runs between them are recorded, and the step's end cuts."""
+    """The graphs and what runs between them are recorded, and the step's end cuts. The first step also fills the state."""
     (host, host_optimizer), (device, optimizer) = trainer(name, "cpu"), trainer(name, "tpu")
     compiled = torch.compile(device)
     x = torch.randn(5, 8)
@@ -68,7 +68,7 @@ def test_in_fused_mode_a_step_is_one_program(name, counters):
             given, wanted = compiled(x.to("tpu")), host(x)
             torch.testing.assert_close(given.detach().cpu(), wanted.detach(), rtol=1e-3, atol=1e-4)
             assert not counters.calls_in_between and not counters.fallbacks
-            assert counters.executions == 1
+            assert counters.executions == (2 if step == 0 and name != "SGD" else 1)
             if step >= 2:
                 assert counters.compiles == counters.disk_hits == counters.memory_hits == 0
 
