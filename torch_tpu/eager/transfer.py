@@ -8,6 +8,7 @@ import torch
 
 from torch_tpu import _plug, hlo
 from torch_tpu.eager.program import Program, aval_id, num_bytes, spec_of
+from torch_tpu.eager.trace import scalar_dtype
 from torch_tpu.runtime import platform
 from torch_tpu.tensor import views
 from torch_tpu.tensor.views import View
@@ -146,8 +147,10 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if known else torch.Tensor._make_subclass(torch.Tensor, tensor)
 
 
-def copy_across(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """aten::copy_ where one side is on the host. Called by the plug (csrc/dispatch.cpp)."""
+def copy_across(target: torch.Tensor, source: torch.Tensor | complex) -> torch.Tensor:
+    """aten::copy_ where one side is on the host, or a number. Called by the plug (csrc/dispatch.cpp)."""
+    if not isinstance(source, torch.Tensor):
+        source = torch.tensor(source, dtype=scalar_dtype(source, wide=True))
     given, target, source = target, _plain(target), _plain(source)
     if target.shape != source.shape and torch.broadcast_shapes(target.shape, source.shape) != target.shape:
         raise RuntimeError(
