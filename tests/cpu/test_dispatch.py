@@ -108,11 +108,18 @@ def test_a_number_is_read(dtype, mode, counters):
         assert bool(single) and not bool(device[0, 1]) and type(single.item()) is type(three)
         assert single.new_empty(0).set_(device.untyped_storage(), 2, ()).item() == three
         if dtype.is_complex:
+            assert torch.tensor(2 + 3j).to("tpu").conj().item() == 2 - 3j
             turned = (single * 1j).squeeze()
             assert turned.conj().item() == -3j and turned.conj().imag.item() == -3
             assert turned.imag.item() == 3 and turned.real.item() == 0
         with pytest.raises(RuntimeError, match="3 elements"):
             device.item()
+
+
+def test_what_is_copied_from_the_host_takes_dtype_and_shape_of_the_tensor():
+    for source in (torch.tensor([1, 2, 3]), torch.tensor([[0.5], [1.5]]), torch.rand(3, 2).t(), torch.rand(2, 3)):
+        host, device = torch.empty(2, 3), torch.empty(2, 3, device="tpu")
+        assert torch.equal(device.copy_(source).cpu(), host.copy_(source))
 
 
 def test_seeds_and_rows_compile_nothing(x):
