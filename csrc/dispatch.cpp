@@ -119,7 +119,10 @@ py::object start(const Entry& entry, const py::list& values) {
 py::object run_program(Entry& entry, const Packed& packed) {
   refuse_in_capture("an operator that cannot be recorded");
   flush();
-  if (entry.program.is_none()) entry.set_program(hook("compile_recipe")(entry.recipe));
+  if (entry.program.is_none()) {
+    auto made = hook("compile_recipe")(entry.recipe);
+    if (entry.program.is_none()) entry.set_program(std::move(made));  // another thread may have compiled it meanwhile
+  }
   py::list values = operand_values(entry, packed);
   if (entry.execute) return start(entry, values);
   py::object generator = packed.generator.isNone() ? py::object(py::none()) : torch::jit::toPyObject(packed.generator);
@@ -168,7 +171,8 @@ std::optional<at::Scalar> read_number(const at::Tensor& tensor) {
   settle(slot);
   if (!slot->value || tensor.storage_offset() || tensor.is_conj() || tensor.is_neg() || !is_number(slot->aval, tensor.scalar_type()))
     return std::nullopt;
-  auto* address = PyLong_AsVoidPtr(hook("address_of")(py::handle(slot->value), tensor.itemsize()).ptr());
+  const auto array = py::reinterpret_borrow<py::object>(slot->value);  // other threads may write to the tensor meanwhile
+  auto* address = PyLong_AsVoidPtr(hook("address_of")(array, tensor.itemsize()).ptr());
   if (!address) return std::nullopt;
   return at::native::_local_scalar_dense_cpu(at::from_blob(address, {}, at::TensorOptions(tensor.scalar_type())));
 }
