@@ -10,7 +10,7 @@ import torch
 
 import torch_tpu
 from torch_tpu import errors, ops, settings
-from torch_tpu.eager import fallback
+from torch_tpu.eager import fallback, transfer
 from torch_tpu.ops import registry
 
 
@@ -120,6 +120,12 @@ def test_what_is_copied_from_the_host_takes_dtype_and_shape_of_the_tensor():
     for source in (torch.tensor([1, 2, 3]), torch.tensor([[0.5], [1.5]]), torch.rand(3, 2).t(), torch.rand(2, 3)):
         host, device = torch.empty(2, 3), torch.empty(2, 3, device="tpu")
         assert torch.equal(device.copy_(source).cpu(), host.copy_(source))
+
+
+def test_what_falls_back_is_read_as_it_is_seen():
+    x = torch.tensor([1 + 2j, 3 - 4j])
+    for see in (torch.conj, torch._neg_view, lambda t: t.conj().imag):
+        assert torch.equal(transfer.to_cpu(see(x.to("tpu"))), see(x).resolve_conj().resolve_neg())
 
 
 def test_seeds_and_rows_compile_nothing(x):
