@@ -359,7 +359,7 @@ def test_printing():
 
 def test_no_other_library_gets_an_address():
     x = torch.arange(6.0, device="tpu")
-    for convert in (torch.from_dlpack, numpy.from_dlpack, numpy.asarray, memoryview):
+    for convert in (numpy.from_dlpack, numpy.asarray, memoryview):
         with pytest.raises((TypeError, ValueError, RuntimeError)):
             convert(x)
 
@@ -369,6 +369,41 @@ def test_another_library_gets_a_copy_on_the_host():
     array = numpy.from_dlpack(x.t(), device="cpu")
     x.zero_()
     assert array.tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+def test_dlpack_shares_memory():
+    x = torch.arange(6.0, device="tpu").view(2, 3)
+    y = torch.from_dlpack(x.t())
+    assert y.device == x.device and y.stride() == (1, 3)
+    y.zero_()
+    assert not x.any()
+    assert torch.from_dlpack(torch.ones(2)).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.float8_e5m2])
+def test_a_tensor_that_was_copied_can_be_resized(dtype):
+    host, target = torch.ones(3).to(dtype), torch.empty(3, dtype=dtype, device="tpu")
+    device = host.to("tpu")
+    target.copy_(host)
+    host.resize_(9)
+    back = device.cpu()
+    back.resize_(9)
+    assert torch.equal(back[:3].float(), torch.ones(3)) and torch.equal(target.cpu().float(), torch.ones(3))
+
+
+def _started(tensor, model, results):
+    results.put((tensor.device.type, (tensor + 1).tolist(), model(torch.ones(2, device="tpu")).tolist()))
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_arguments_of_a_process(method):
+    context = torch.multiprocessing.get_context(method)
+    results, x, model = context.SimpleQueue(), torch.arange(3.0, device="tpu"), nn.Linear(2, 2).to("tpu")
+    process = context.Process(target=_started, args=(x[1:], model, results))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert results.get() == ("tpu", [2, 3], model(torch.ones(2, device="tpu")).tolist())
 
 
 def test_queues_of_processes():

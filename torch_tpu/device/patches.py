@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import io
 import sys
 import threading
 from collections.abc import Callable
@@ -97,12 +98,15 @@ def meta_kernels_do_not_import_dynamo() -> None:
             function = getattr(function, "__wrapped__", None)
 
 
-def tensors_pass_through_queues() -> None:
-    """A queue of `torch.multiprocessing` sends a device tensor as a copy of its values, in shared host memory.
+def tensors_pass_between_processes() -> None:
+    """A queue of `torch.multiprocessing` sends a device tensor as a copy of its values, in shared host memory; so does
+    the start of a process with its arguments, in the message that starts it: a copy in shared memory would be gone
+    before the new process asks for it.
 
     Without it the thread that feeds the queue fails to share the storage, and the receiver waits for ever. Two tensors
     that share memory arrive as two copies. To be removed when PyTorch asks the backend how to send a tensor.
     """
+    from multiprocessing.context import get_spawning_popen
     from multiprocessing.reduction import ForkingPickler
 
     original = torch.multiprocessing.reductions.reduce_tensor
@@ -110,17 +114,42 @@ def tensors_pass_through_queues() -> None:
     def reduce_tensor(tensor: torch.Tensor) -> Any:
         if tensor.device.type != "tpu" or (tensor.requires_grad and not tensor.is_leaf):
             return original(tensor)  # which refuses a tensor with a history
-        return _received, (type(tensor), tensor.detach().cpu(), tensor.device, tensor.requires_grad)
+        host: Any = tensor.detach().cpu()
+        if get_spawning_popen() is not None:
+            message = io.BytesIO()
+            torch.save(host, message)
+            host = message.getvalue()
+        return _received, (type(tensor), host, tensor.device, tensor.requires_grad)
 
     for kind in (torch.Tensor, torch.nn.Parameter):
         ForkingPickler.register(kind, reduce_tensor)
 
 
-def _received(kind: type[torch.Tensor], host: torch.Tensor, device: torch.device, requires_grad: bool) -> torch.Tensor:
-    tensor = host.to(device)
+def _received(
+    kind: type[torch.Tensor], host: torch.Tensor | bytes, device: torch.device, requires_grad: bool
+) -> torch.Tensor:
+    tensor = (torch.load(io.BytesIO(host)) if isinstance(host, bytes) else host).to(device)
     if kind is torch.nn.Parameter:
         return torch.nn.Parameter(tensor, requires_grad)
     return tensor.requires_grad_(requires_grad)
+
+
+def dlpack_has_a_number_for_the_device() -> None:
+    """`torch.from_dlpack(tensor)` gives a tensor that shares the device tensor's memory.
+
+    Without it only the capsule of `torch.utils.dlpack.to_dlpack` does: `__dlpack_device__` knows an out-of-tree device
+    by the name "privateuse1", and not by the name it was given. To be removed when PyTorch asks for that name.
+    """
+    from torch.utils.dlpack import DLDeviceType
+
+    original = torch.Tensor.__dlpack_device__
+
+    def __dlpack_device__(self: torch.Tensor) -> Any:
+        if self.device.type != "tpu":
+            return original(self)
+        return DLDeviceType.kDLExtDev, self.device.index
+
+    torch.Tensor.__dlpack_device__ = __dlpack_device__  # type: ignore[method-assign]
 
 
 def inductor_leaves_graphs_on_the_device(touches: Callable[..., bool], backend: Callable[..., Any]) -> None:
@@ -380,7 +409,8 @@ PATCHES: tuple[Any, ...] = (
     print_tensors_from_the_host,
     set_float32_matmul_precision_reaches_the_device,
     autocast_starts_with_bfloat16,
-    tensors_pass_through_queues,
+    tensors_pass_between_processes,
+    dlpack_has_a_number_for_the_device,
 )
 
 

@@ -62,9 +62,8 @@ NUMPY: dict[torch.dtype, np.dtype[Any]] = {
     torch.float8_e5m2fnuz: np.dtype(ml_dtypes.float8_e5m2fnuz),
     torch.float8_e8m0fnu: np.dtype(ml_dtypes.float8_e8m0fnu),
 }
-_BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_NUMPY_KNOWS = frozenset(dtype for dtype, name in NUMPY.items() if name.isbuiltin == 1)
-"""The dtypes whose tensors `Tensor.numpy` takes as they are; others are handed over as integers of their width."""
+_KIND = {dtype: name.str if name.isbuiltin == 1 else f"<i{name.itemsize}" for dtype, name in NUMPY.items()}
+"""What numpy's array interface calls the dtypes; those that numpy does not know are handed over as integers."""
 _CASTS_ALIKE = frozenset({torch.float32, torch.float64, torch.complex64, torch.complex128, torch.bool})
 """The dtypes that numpy makes from a Python number exactly as torch does."""
 
@@ -492,16 +491,30 @@ def failed(error: Exception, program: str = "a program") -> Exception:
     )
 
 
+class _Memory:
+    """A contiguous CPU tensor as numpy's array interface has it. `Tensor.numpy` would forbid the tensor to be resized,
+    for good: https://numpy.org/doc/stable/reference/arrays.interface.html"""
+
+    __slots__ = ("__array_interface__", "tensor")
+
+    def __init__(self, tensor: torch.Tensor):
+        self.tensor = tensor
+        self.__array_interface__ = {
+            "shape": tuple(tensor.shape),
+            "typestr": _KIND[tensor.dtype],
+            "data": (tensor.data_ptr(), False),
+            "version": 3,
+        }
+
+
 def _numpy_view(tensor: torch.Tensor) -> Any:
     """A CPU tensor's values as numpy, in row-major order, without a copy where that is possible."""
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
     tensor = tensor.detach().contiguous()
     dtype = tensor.dtype
-    if dtype in _NUMPY_KNOWS:
-        return tensor.numpy()
     try:
-        return tensor.view(_BYTES[dtype.itemsize]).numpy().view(NUMPY[dtype])
+        return np.asarray(_Memory(tensor)).view(NUMPY[dtype])
     except KeyError:
         raise TypeError(f"XLA has no element type for {dtype}; it has {', '.join(map(str, NUMPY))}") from None
 
@@ -511,7 +524,7 @@ def tensor_of(host: Any, dtype: torch.dtype) -> torch.Tensor:
     result = torch.empty(host.shape, dtype=dtype)
     if result.numel():
         flat = np.ascontiguousarray(host).reshape(-1).view(np.uint8)
-        result.view(-1).view(torch.uint8).numpy()[:] = flat
+        np.asarray(_Memory(result)).reshape(-1).view(np.uint8)[:] = flat
     return result
 
 
