@@ -55,10 +55,14 @@ def test_statistics_by_name():
     assert stats["num_ooms"] == 0
     torch.tpu.reset_accumulated_memory_stats()
     assert torch.tpu.memory_stats()["allocated_bytes.all.allocated"] == torch.tpu.memory_allocated()
+    nested = torch.tpu.memory_stats_as_nested_dict()
+    assert nested["allocated_bytes"]["all"]["peak"] == torch.tpu.max_memory_allocated() and nested["num_ooms"] == 0
     assert torch.accelerator.memory_allocated() == torch.tpu.memory_allocated()
     assert torch.accelerator.memory_stats()["allocated_bytes.all.current"] == torch.tpu.memory_allocated()
     torch.accelerator.empty_cache()
     torch.tpu.empty_cache()
+    torch.tpu.ipc_collect()
+    assert torch.tpu.OutOfMemoryError is torch.OutOfMemoryError
 
 
 def test_there_is_one_device():

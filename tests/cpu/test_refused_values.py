@@ -28,6 +28,17 @@ def test_a_small_program_refuses_at_once(call, counters):
     assert table.tolist() == x.tolist()
 
 
+def test_errors_of_running_programs_name_the_inputs():
+    (table,) = on_device(x)
+    inputs = [f"inputs: Tensor[{', '.join(map(str, x.shape))}] float32", "Tensor[1] int64"]
+    for call in (lambda index: table[index], lambda index: table.index_select(0, index)):
+        with pytest.raises(IndexError) as caught:
+            call(torch.tensor([9], device="tpu"))
+        assert all(part in str(caught.value) for part in inputs)
+    with pytest.raises(ExecutionError, match=r"inputs: Tensor\[2\] float32, 1"):
+        torch.tensor([0.0, 0], device="tpu").multinomial(1)
+
+
 def test_indices_from_the_end():
     (table,) = on_device(x)
     for low in (-4, -100, -(2**40)):

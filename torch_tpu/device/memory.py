@@ -68,6 +68,22 @@ def memory_stats(device: Any = None) -> dict[str, int]:
     return stats
 
 
+def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
+    """`memory_stats` with a dictionary for each part of a name: `["allocated_bytes"]["all"]["peak"]`."""
+    nested: dict[str, Any] = {}
+    for name, value in memory_stats(device).items():
+        *parts, last = name.split(".")
+        level = nested
+        for part in parts:
+            level = level.setdefault(part, {})
+        level[last] = value
+    return nested
+
+
+def ipc_collect() -> None:
+    """Does nothing: other processes get copies of tensors, so that no memory waits for them. For programs that ask."""
+
+
 def mem_get_info(device: Any = None) -> tuple[int, int]:
     """Free and total bytes of the device: the HBM of a TPU, the machine's memory on the CPU."""
     index(device)

@@ -322,7 +322,8 @@ _PUBLIC = (
     set_rng_state, get_rng_state_all, set_rng_state_all, EagerMode, set_eager_mode, Precision, precision,
     memory.memory_allocated, memory.max_memory_allocated, memory.memory_reserved, memory.max_memory_reserved,
     memory.reset_peak_memory_stats, memory.reset_accumulated_memory_stats, memory.empty_cache, memory.memory_stats,
-    memory.mem_get_info, memory.memory_summary,
+    memory.memory_stats_as_nested_dict, memory.mem_get_info, memory.memory_summary, memory.ipc_collect,
+    torch.OutOfMemoryError,
 )  # fmt: skip
 
 

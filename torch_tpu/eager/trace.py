@@ -242,6 +242,7 @@ class Trace:
         ctx = Context(rule.op, outs, self.platform, self._random_source() if rule.random else None)
         ctx.contiguous = first is None or first.is_contiguous()
         positional, named = self._values(op, functional, rule, bound, data)
+        hlo.current().inputs = [*positional, *named.values()]
         if self.platform == "cpu" and bounds.has_indices(functional._schema.name):
             names = (argument.name for argument in functional._schema.arguments)
             bounds.check(functional._schema.name, dict(zip(names, positional, strict=False)) | named)
@@ -284,6 +285,7 @@ class Trace:
         functional = schema.form(op).functional
         assert functional is not None
         positional, named = self._values(op, functional, rule, _bind_arguments(op, args, kwargs), data)
+        hlo.current().inputs = [*positional, *named.values()]
         for observer in observers:
             observer.lowered(rule)
         return [

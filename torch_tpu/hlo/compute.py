@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from torch_tpu.errors import BoundedError
+from torch_tpu import errors
 from torch_tpu.hlo import layout
 from torch_tpu.hlo.arith import (
     add,
@@ -182,7 +182,7 @@ def _masked_windows(
     moved = [axis for axis in range(inputs[0].ndim) if window[axis] != 1 or stride[axis] != 1]
     for axis in moved:
         if isinstance(window[axis], Dim) and (stride[axis] != 1 or padding[axis] != (window[axis] - 1, 0)):
-            raise BoundedError("a window has a size that varies")
+            raise errors.BoundedError("a window has a size that varies")
         if not isinstance(window[axis], Dim):
             inputs = [layout.compact(x, [axis]) for x in inputs]
     return [layout.masked(x, moved, start) for x, start in zip(layout.align(inputs), inits, strict=True)]
@@ -403,13 +403,14 @@ def fail_if(predicate: Value, message: str, numbers: Sequence[Value] = (), error
     """The program fails where a 0-d bool is true. For the CPU only.
 
     Args:
-        message: its braces `{}` are filled with the numbers.
+        message: its braces `{}` are filled with the numbers. The operator's inputs are added, by shape and dtype.
         numbers: 0-d int64.
         error: "RuntimeError"; "IndexError" where an index is out of range, "LinAlgError" where LAPACK gives up.
     """
 
     def fail() -> list[Value]:
-        text = literal(list(f"{error}: {message}".encode()), torch.uint8)
+        inputs = [value for value in current().inputs if value is not None]
+        text = literal(list(errors.message(f"{error}: {message}", inputs=inputs).encode()), torch.uint8)
         return custom_call(FAIL, [text, *numbers], [], config="{index = 0 : ui64}")
 
     conditional(predicate, fail, list)
@@ -418,9 +419,7 @@ def fail_if(predicate: Value, message: str, numbers: Sequence[Value] = (), error
 def optimization_barrier(values: Sequence[Value]) -> list[Value]:
     """Identity that nothing is fused or moved across."""
     names = ", ".join(value.name for value in values)
-    signature = ", ".join(value.type for value in values)
+    text = f"stablehlo.optimization_barrier {names} : {', '.join(value.type for value in values)}"
     if len(values) == 1:
-        return [emit(f"stablehlo.optimization_barrier {names} : {signature}", values[0].shape, values[0].dtype)]
-    return emit_many(
-        f"stablehlo.optimization_barrier {names} : {signature}", [(value.shape, value.dtype) for value in values]
-    )
+        return [emit(text, values[0].shape, values[0].dtype)]
+    return emit_many(text, [(value.shape, value.dtype) for value in values])

@@ -94,6 +94,8 @@ class Function:
         """By a value's name: the value whose order along dimension 0 it reverses."""
         self.sources: dict[int, Any] = {}
         """By a value's number: what of the user's program it comes from, where somebody records that."""
+        self.inputs: Sequence[Any] = ()
+        """What the operator that is being lowered was called with: for errors that the program raises while it runs."""
         self.narrow = False
         """Whether it is for a platform without 64-bit integers, which needs their divisions written out."""
 
