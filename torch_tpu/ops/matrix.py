@@ -7,6 +7,7 @@ of `matrix_loops.py` and `matrix_schur.py`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -67,7 +68,8 @@ def cholesky(platform: str, a: Value, upper: bool) -> tuple[Value, Value]:
         return a, hlo.full(batch, 0, torch.int32)
     if platform == "cpu":
         factor, info = lapack("potrf", [a], [(a.shape, a.dtype), (batch, torch.int32)], uplo="U" if upper else "L")
-        return triangle(factor, lower=not upper), info
+        undefined = _first(hlo.is_nan(hlo.real(diagonal(factor))))  # OpenBLAS takes NaN for positive
+        return triangle(factor, lower=not upper), hlo.select(hlo.equal(info, 0), undefined, info)
     a = adjoint(a) if upper else a
     factor = triangle(hlo.cholesky(a), lower=True)
     failed = hlo.is_nan(hlo.real(diagonal(factor)))
@@ -99,8 +101,9 @@ def lu(platform: str, a: Value, pivot: bool = True) -> tuple[Value, Value, Value
         return a, hlo.full((*batch, size), 0, torch.int32), hlo.full(batch, 0, torch.int32)
     results = [(a.shape, a.dtype), ((*batch, size), torch.int32)]
     if platform == "cpu" and pivot:
-        packed, pivots, info = lapack("getrf", [a], [*results, (batch, torch.int32)])
-        return packed, pivots, info
+        packed, pivots, _ = lapack("getrf", [a], [*results, (batch, torch.int32)])
+        packed = _after_undefined_pivots(packed)
+        return packed, pivots, _first(hlo.equal(diagonal(packed), 0))
     if platform == "tpu" and pivot:
         packed, pivots, _ = hlo.custom_call(
             "LuDecomposition", [a], [*results, ((*batch, a.shape[-2]), torch.int32)], api_version=1
@@ -110,6 +113,19 @@ def lu(platform: str, a: Value, pivot: bool = True) -> tuple[Value, Value, Value
         factors, exchanges = matrix_loops.lu(flat(a), pivot)
         packed, pivots = hlo.reshape(factors, a.shape), hlo.reshape(exchanges, results[1][0])
     return packed, pivots, _first(hlo.equal(diagonal(packed), 0))
+
+
+def _after_undefined_pivots(packed: Value) -> Value:
+    """NaN where an LU decomposition depends on a pivot that is NaN: OpenBLAS goes on as if that were one."""
+    first = _first(_is_nan(diagonal(packed)))
+    first = hlo.expand_dims(hlo.select(hlo.equal(first, 0), max(packed.shape), first), [-1, -2])
+    row = hlo.iota(packed.shape, packed.ndim - 2, torch.int32) + 1
+    column = hlo.iota(packed.shape, packed.ndim - 1, torch.int32) + 1
+    return hlo.select(hlo.greater(row, first) & hlo.greater_equal(column, first), math.nan, packed)
+
+
+def _is_nan(x: Value) -> Value:
+    return hlo.is_nan(hlo.real(x)) | hlo.is_nan(hlo.imag(x)) if x.dtype.is_complex else hlo.is_nan(x)
 
 
 def permutation(pivots: Value, rows: int) -> Value:

@@ -163,7 +163,7 @@ def linalg_slogdet(ctx: Context, a: Value) -> Sequence[Value]:
         zero = hlo.equal(sizes, 0)
         signs = hlo.divide(factors, hlo.convert(hlo.select(zero, 1, sizes), a.dtype))
     else:
-        signs = hlo.sign(factors)
+        signs = hlo.select(hlo.is_nan(factors), 0, hlo.sign(factors))
     sign = hlo.multiply(hlo.reduce_prod(signs, [-1]), _determinant_sign(pivots, a.dtype))
     return sign, hlo.reduce_sum(hlo.log(sizes), [-1]), packed, pivots
 
