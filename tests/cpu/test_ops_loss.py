@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -21,6 +23,21 @@ def test_regression_at_the_kink():
     check("smooth_l1_loss", [0.0, 0.5], [0.0, 0.0], beta=0.0)
     check("huber_loss", [0.0, 0.5, 1.0, -2.0], [0.0, 0.0, 0.0, 0.0], delta=0.5)
     check("mse_loss", (0, 3), (0, 3), reduction="sum")
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("name", ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss"))
+def test_the_dtype_of_a_loss_of_two(name, reduction):
+    loss = getattr(F, name)
+    for one, other in itertools.permutations((torch.bfloat16, torch.float16, torch.float32, torch.float64), 2):
+        x, target = torch.rand(4, dtype=one), torch.rand(4, dtype=other)
+        expected = loss(x, target, reduction=reduction)
+        torch.testing.assert_close(loss(x.to("tpu"), target.to("tpu"), reduction=reduction).cpu(), expected)
+
+
+@pytest.mark.parametrize("name", ("huber_loss", "soft_margin_loss"))
+def test_losses_that_their_input_cannot_hold(name):
+    check_error(name, values([1, 2], torch.int64), [0.5, 2.0], match="can't be cast to the desired output type Long")
 
 
 def test_the_mean_of_nothing():

@@ -237,6 +237,8 @@ class Trace:
             dtypes.check_promotion(_tensors_of([bound.get(argument.name) for argument in functional._schema.arguments]))
         outs, meta = ((), None) if rule.inferred else self._metadata(op, rule, form, bound)
         first = next((t for t in _tensors_of(bound.values()) if t is not None), None)
+        if not form.written:
+            meta = dtypes.of_self(functional._schema.name, meta, bound)
         if first is None and outs:
             dtypes.check_made(functional._schema.name, outs[0].dtype)
         ctx = Context(rule.op, outs, self.platform, self._random_source() if rule.random else None)

@@ -19,7 +19,7 @@ _RESIZING = """upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsampl
     _upsample_bilinear2d_aa _upsample_bicubic2d_aa"""
 _FLOATING = """hardsigmoid hardswish hardshrink _prelu_kernel igamma igammac histogram nll_loss_forward nll_loss2d_forward
     multi_margin_loss multilabel_margin_loss_forward max_pool2d_with_indices_backward
-    segment_reduce"""
+    segment_reduce binary_cross_entropy_with_logits"""
 REFUSED: dict[str, frozenset[str]] = {
     kind: frozenset(" ".join(names).split())
     for kind, names in {
@@ -57,9 +57,13 @@ ALIKE = {
     "aten::linalg_lstsq": ("self", "b"),
     "aten::grid_sampler_2d": ("input", "grid"),
     "aten::grid_sampler_3d": ("input", "grid"),
+    "aten::huber_loss_backward": ("grad_output", "self", "target"),
     "aten::binary_cross_entropy": ("self", "target", "weight"),
 }
 """Operators of which the tensors with these names have one dtype."""
+
+OF_SELF = ("aten::huber_loss", "aten::soft_margin_loss")
+"""Operators whose result has the dtype of `self`, whatever they are computed in; their meta kernels promote it."""
 
 CLASSES = ("aten::nll_loss_forward", "aten::nll_loss2d_forward")
 """Operators whose target is a class, int64 or uint8."""
@@ -122,6 +126,20 @@ def check_promotion(operands: Sequence[torch.Tensor | None]) -> None:
     if len({tensor.dtype for tensor in given}) > 1 and any(tensor.dtype in WIDE_UNSIGNED for tensor in given):
         for one, other in itertools.combinations(given, 2):
             torch.result_type(one, other)
+
+
+def of_self(op: str, meta: Any, arguments: Mapping[str, Any]) -> Any:
+    """What a meta kernel returned, with the dtype that the result has.
+
+    Raises:
+        RuntimeError: the result cannot be cast to it.
+    """
+    if op not in OF_SELF or not isinstance(meta, torch.Tensor):
+        return meta
+    dtype = arguments["self"].dtype
+    if not torch.can_cast(meta.dtype, dtype):
+        raise RuntimeError(f"result type {meta.dtype} can't be cast to the desired output type {dtype}")
+    return meta.to(dtype)
 
 
 def check_made(op: str, dtype: torch.dtype) -> None:
