@@ -123,6 +123,23 @@ def test_scatters(name):
         "as_strided": lambda x, y: torch.as_strided_scatter(x, y, (3,), (4,), 1),
     }
     check(calls[name], (3, 4), (3,), dtypes=(F32, I64))
+    check(lambda x, y: calls[name](x, y.double()), (3, 4), (3,))
+
+
+@pytest.mark.parametrize("view", (lambda x: x, lambda x: x[1:], lambda x: x[::2], lambda x: x.view(4, 6).t()))
+def test_strides_are_those_of_the_storage(view):
+    check(lambda x: torch.as_strided_copy(view(x), (2, 2), (1, 2)), (24,), dtypes=(F32, I64), grad=False)
+    check(lambda x: torch.as_strided_copy(view(x), (2, 2), (1, 2), 0), (24,), grad=False)
+    check(
+        lambda x, y: torch.as_strided_scatter(view(x), y, (2, 2), (1, 2)), (24,), (2, 2), dtypes=(F32, I64), grad=False
+    )
+    check(lambda x, y: torch.as_strided_scatter(view(x), y, (2, 2), (2, 1), 1), (24,), (2, 2), grad=False)
+    check(lambda x, y: torch.as_strided_scatter(x[:, None].expand(24, 2), y, (2,), (3,)), (24,), (2,), grad=False)
+
+
+@pytest.mark.parametrize("layout", (strided, transposed, expanded))
+def test_a_view_copy_of_any_strides(layout):
+    check(lambda x: torch.view_copy(x, (3, -1)), layout(4, 6), dtypes=(F32, I64))
 
 
 def test_written():

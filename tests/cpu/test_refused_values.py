@@ -156,6 +156,48 @@ def test_dtypes_are_refused_as_on_the_cpu(name, mode):
     assert str(wanted.value).splitlines()[0] in str(found.value)
 
 
+def zeros(d, *size):
+    return torch.zeros(size, device=d)
+
+
+SHAPES = {
+    "diagonal_scatter": lambda d: zeros(d, 3, 3).diagonal_scatter(zeros(d, 2)),
+    "diagonal_scatter dim1": lambda d: zeros(d, 3, 3).diagonal_scatter(zeros(d, 3), 0, 2),
+    "select_scatter": lambda d: zeros(d, 3, 3).select_scatter(zeros(d, 1), 0, 0),
+    "slice_scatter": lambda d: zeros(d, 3, 3).slice_scatter(zeros(d, 1, 3), 0, 0, 2),
+    "slice_scatter dim": lambda d: zeros(d, 3, 3).slice_scatter(zeros(d, 1, 3), 2, 0, 2),
+    "as_strided_scatter": lambda d: zeros(d, 3, 3).as_strided_scatter(zeros(d, 2, 1), (2, 2), (1, 2)),
+    "as_strided_scatter outside": lambda d: zeros(d, 3, 3).as_strided_scatter(zeros(d, 2), (2,), (9,)),
+    "as_strided_copy": lambda d: torch.as_strided_copy(zeros(d, 3, 3), (2,), (9,)),
+    "view_copy": lambda d: torch.view_copy(zeros(d, 3, 3).t(), (2, -1)),
+    "sort": lambda d: zeros(d, 2, 2).sort(dim=5),
+    "stable sort": lambda d: zeros(d, 2, 2).sort(dim=-3, stable=True),
+    "sort of a number": lambda d: zeros(d).sort(dim=1),
+    "argsort": lambda d: zeros(d, 2, 2).argsort(dim=-9),
+    "cummax": lambda d: zeros(d).cummax(1),
+    "cummin": lambda d: zeros(d).cummin(1),
+    "_logcumsumexp": lambda d: torch._logcumsumexp(zeros(d, 2), 1),
+    "unique": lambda d: zeros(d).unique(dim=0),
+    "unique_consecutive": lambda d: zeros(d).unique_consecutive(dim=0),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("mode", torch.tpu.EagerMode)
+def test_dimensions_and_sizes_are_refused_as_on_the_cpu(name, mode):
+    with pytest.raises((RuntimeError, IndexError)) as wanted:
+        SHAPES[name]("cpu")
+    with torch.tpu.set_eager_mode(mode), pytest.raises(wanted.type) as found:
+        SHAPES[name]("tpu")
+    assert str(wanted.value).splitlines()[0] in str(found.value)
+
+
+@pytest.mark.parametrize("name", ["diagonal_scatter", "select_scatter", "slice_scatter", "as_strided_scatter", "sort"])
+def test_compiled_functions_refuse_them_too(name):
+    with pytest.raises((RuntimeError, IndexError)):
+        torch.compile(SHAPES[name], backend="tpu")("tpu")
+
+
 DOMAINS = {
     "binary_cross_entropy": lambda x: torch.nn.functional.binary_cross_entropy(x + 1, x),
     "bernoulli": lambda x: torch.bernoulli(x + 1),

@@ -21,7 +21,7 @@ from torch_tpu.eager import pointwise
 from torch_tpu.eager.observe import observers
 from torch_tpu.errors import UnsupportedOpError
 from torch_tpu.hlo import Value
-from torch_tpu.ops import bounds, decomp, dtypes, random, registry, schema
+from torch_tpu.ops import bounds, decomp, dtypes, random, registry, schema, shapes
 from torch_tpu.ops.registry import Context, Lowering, Spec
 from torch_tpu.stats import counters
 from torch_tpu.tensor import views
@@ -233,12 +233,13 @@ class Trace:
         functional = form.functional
         assert functional is not None
         dtypes.check(functional._schema.name, bound)
+        shapes.check(functional._schema.name, bound)
         if rule.promote is not registry.NONE or functional._schema.name in dtypes.JOINED:
             dtypes.check_promotion(_tensors_of([bound.get(argument.name) for argument in functional._schema.arguments]))
         outs, meta = ((), None) if rule.inferred else self._metadata(op, rule, form, bound)
-        first = next((t for t in _tensors_of(bound.values()) if t is not None), None)
         if not form.written:
             meta = dtypes.of_self(functional._schema.name, meta, bound)
+        first = next((t for t in _tensors_of(bound.values()) if t is not None), None)
         if first is None and outs:
             dtypes.check_made(functional._schema.name, outs[0].dtype)
         ctx = Context(rule.op, outs, self.platform, self._random_source() if rule.random else None)
@@ -286,7 +287,9 @@ class Trace:
         """The padded results and the number of rows of a lowering with a data-dependent size."""
         functional = schema.form(op).functional
         assert functional is not None
-        positional, named = self._values(op, functional, rule, _bind_arguments(op, args, kwargs), data)
+        bound = _bind_arguments(op, args, kwargs)
+        shapes.check(functional._schema.name, bound)
+        positional, named = self._values(op, functional, rule, bound, data)
         hlo.current().inputs = [*positional, *named.values()]
         for observer in observers:
             observer.lowered(rule)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, contiguous_format
 from torch._C import DisableTorchFunction, DispatchKey
 from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 
-from torch_tpu.ops import registry, schema
+from torch_tpu.ops import registry, schema, shapes
 
 REFUSED: dict[str, str] = {
     "aten::index_put": "its decomposition reads the indices on the host",
@@ -26,8 +26,47 @@ def _zeros_and_scatter(shape: Sequence[int], indices: Sequence[Tensor], values: 
     return values.new_zeros(shape).index_put(tuple(indices), values, accumulate=True)
 
 
-DEFINITIONS: dict[str, Callable[..., Any]] = {"flex_lib::zeros_and_scatter": _zeros_and_scatter}
-"""Operators that PyTorch has outside of ATen, in terms of ATen: gradients of what scores of flex_attention look up."""
+def _restrided(x: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None) -> Tensor:
+    """x.as_strided, which meta tensors take beyond the end of their storage."""
+    offset = x.storage_offset() if storage_offset is None else storage_offset
+    reach = offset + sum((count - 1) * step for count, step in zip(size, stride, strict=True)) + 1
+    held = x.untyped_storage().nbytes()
+    if 0 not in size and reach * x.itemsize > held:
+        raise RuntimeError(
+            f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset}, and itemsize {x.itemsize} "
+            f"requiring a storage size of {reach * x.itemsize} are out of bounds for storage of size {held}"
+        )
+    return x.as_strided(size, stride, storage_offset)
+
+
+def _as_strided_copy(
+    x: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> Tensor:
+    return _restrided(x, size, stride, storage_offset).clone(memory_format=contiguous_format)
+
+
+def _as_strided_scatter(
+    x: Tensor, source: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> Tensor:
+    """The strides are those of the storage, which is copied with all that x does not show of it."""
+    if any(step == 0 and count > 1 for count, step in zip(x.shape, x.stride(), strict=True)):
+        copy = x.clone()
+    else:
+        count = x.untyped_storage().nbytes() // x.itemsize
+        copy = x.as_strided((count,), (1,), 0).clone().as_strided(x.shape, x.stride(), x.storage_offset())
+    slice = _restrided(copy, size, stride, storage_offset)
+    shapes.check_written(source, slice)
+    slice.copy_(source)
+    return copy
+
+
+DEFINITIONS: dict[str, Callable[..., Any]] = {
+    "flex_lib::zeros_and_scatter": _zeros_and_scatter,
+    "aten::as_strided_copy": _as_strided_copy,
+    "aten::as_strided_scatter": _as_strided_scatter,
+}
+"""Operators in terms of ATen: those that PyTorch has outside of it, which are gradients of what scores of flex_attention
+look up, and those whose view is one of the storage, which a lowering does not see."""
 
 COMPOSITE_KEYS = (
     DispatchKey.CompositeExplicitAutogradNonFunctional,

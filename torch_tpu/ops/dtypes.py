@@ -166,7 +166,7 @@ def _alike(op: str, arguments: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """Which tensors must have the same dtype."""
     if sum(name in arguments for name in FACTORS) > 1 and arguments.get("out_dtype") is None:
         yield ("self", *FACTORS)
-    if "index" in arguments or "mask" in arguments:
+    if ("index" in arguments or "mask" in arguments) and op != "aten::select_scatter":
         for source in ("source", "src"):
             if source in arguments:
                 yield "self", source

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._prims_common import infer_size
 
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
@@ -563,7 +564,6 @@ def unbind_copy(ctx: Context, x: Value, dim: int = 0) -> list[Value]:
     "clone",
     "detach_copy",
     "lift_fresh_copy",
-    "view_copy",
     "_unsafe_view",
     "_reshape_copy",
     "_reshape_alias_copy",
@@ -574,6 +574,11 @@ def unbind_copy(ctx: Context, x: Value, dim: int = 0) -> list[Value]:
 )
 def same_elements(ctx: Context, x: Value, *sizes: Any) -> Value:
     return hlo.reshape(x, ctx.out.shape)
+
+
+@lowering("view_copy", inferred=True)  # meta takes only what is a view
+def view_copy(ctx: Context, x: Value, size: Sequence[int]) -> Value:
+    return hlo.reshape(x, infer_size(tuple(size), x.numel))
 
 
 @lowering("expand_copy")
@@ -625,55 +630,3 @@ def regrouped(x: Value, dtype: torch.dtype) -> Value:
         return hlo.bitcast(hlo.reshape(x, (*x.shape[:-1], x.shape[-1] // ratio, ratio)), dtype)
     narrow = hlo.bitcast(x, dtype)
     return narrow if narrow.ndim == x.ndim else hlo.reshape(narrow, (*x.shape[:-1], math.prod(narrow.shape[-2:])))
-
-
-# ---- strides
-
-
-def strided_positions(size: Sequence[int], stride: Sequence[int], offset: int) -> Value:
-    """The positions in memory of the elements of a strided view."""
-    reach = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True) if length)
-    index = position_dtype(reach + 1)
-    positions = hlo.full(size, offset, index)
-    for dim, step in enumerate(stride):
-        positions = positions + hlo.iota(size, dim, index) * step
-    return positions
-
-
-@lowering("as_strided_copy")
-def as_strided_copy(
-    ctx: Context, x: Value, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
-) -> Value:
-    """The strides are those of a contiguous x."""
-    if not math.prod(size) or not x.numel:
-        return hlo.full(size, 0, x.dtype)
-    return hlo.take(hlo.flatten(x), strided_positions(size, stride, storage_offset or 0))
-
-
-@lowering("as_strided_scatter")
-def as_strided_scatter(
-    ctx: Context,
-    x: Value,
-    source: Value,
-    size: Sequence[int],
-    stride: Sequence[int],
-    storage_offset: int | None = None,
-) -> Value:
-    """The strides are those of a contiguous x."""
-    if not math.prod(size) or not x.numel:
-        return x
-    last = (storage_offset or 0) + sum((count - 1) * step for count, step in zip(size, stride, strict=True))
-    if last >= x.numel:
-        raise RuntimeError(f"element {last} is out of bounds for a storage of {x.numel}")
-    positions = hlo.flatten(strided_positions(size, stride, storage_offset or 0))
-    flat = hlo.scatter(
-        hlo.flatten(x),
-        positions,
-        hlo.flatten(hlo.broadcast_to(hlo.convert(source, x.dtype), size)),
-        lambda old, new: new,
-        update_window_dims=[],
-        inserted_window_dims=[0],
-        scatter_dims_to_operand_dims=[0],
-        index_vector_dim=1,
-    )
-    return hlo.reshape(flat, x.shape)
