@@ -198,6 +198,33 @@ def test_compiled_functions_refuse_them_too(name):
         torch.compile(SHAPES[name], backend="tpu")("tpu")
 
 
+POSITIONS = {
+    "multi_margin_loss": lambda i: F.multi_margin_loss(zeros("tpu", 1, 3), i),
+    "multilabel_margin_loss": lambda i: F.multilabel_margin_loss(zeros("tpu", 1, 3), torch.cat([i, -i, -i])[None]),
+    "lu_unpack": lambda i: torch.lu_unpack(zeros("tpu", 2, 2), torch.cat([i, i]).int()),
+    "searchsorted": lambda i: torch.searchsorted(zeros("tpu", 2), zeros("tpu", 1), sorter=torch.cat([i, i])),
+    "segment_reduce": lambda i: torch.segment_reduce(zeros("tpu", 2), "sum", lengths=torch.cat([i, i])),
+}
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+@pytest.mark.parametrize("mode", torch.tpu.EagerMode)
+def test_targets_pivots_orders_and_lengths(name, mode):
+    good, bad = on_device(torch.tensor([1]), torch.tensor([9]))
+    with torch.tpu.set_eager_mode(mode):
+        POSITIONS[name](good)
+        with pytest.raises(ExecutionError, match=name):
+            answer = POSITIONS[name](bad)
+            (answer if isinstance(answer, torch.Tensor) else answer[0]).cpu()
+
+
+def test_lengths_of_other_sums():
+    lengths = torch.tensor([1, 2], device="tpu")
+    with pytest.raises(ExecutionError, match="lengths do not add up to 4"):
+        torch.segment_reduce(ones(4), "sum", lengths=lengths).cpu()
+    assert torch.segment_reduce(ones(4), "sum", lengths=lengths, unsafe=True).tolist() == [1, 2]
+
+
 DOMAINS = {
     "binary_cross_entropy": lambda x: torch.nn.functional.binary_cross_entropy(x + 1, x),
     "bernoulli": lambda x: torch.bernoulli(x + 1),

@@ -75,6 +75,36 @@ def _classes(named: Arguments) -> Iterator[Range]:
     yield Range(named["target"], 0, count, f"{count} classes", named["ignore_index"])
 
 
+def _classes_of_rows(named: Arguments) -> Iterator[Range]:
+    shape = named["self"].shape
+    count = shape[-1] if shape else 1
+    yield Range(named["target"], 0, count, f"{count} classes")
+
+
+def _lists_of_classes(named: Arguments) -> Iterator[Range]:
+    """Each list ends at -1."""
+    for found in _classes_of_rows(named):
+        yield found._replace(low=-1)
+
+
+def _pivots(named: Arguments) -> Iterator[Range]:
+    if named.get("unpack_pivots", True):
+        rows = named["LU_data"].shape[-2]
+        yield Range(named["LU_pivots"], 1, rows + 1, f"{rows} rows, counted from 1")
+
+
+def _order(named: Arguments) -> Iterator[Range]:
+    if named.get("sorter") is not None:
+        count = named["sorter"].shape[-1]
+        yield Range(named["sorter"], 0, count, f"{count} boundaries")
+
+
+def _lengths(named: Arguments) -> Iterator[Range]:
+    if named.get("lengths") is not None and not named.get("unsafe", False):
+        shape, axis = named["data"].shape, named.get("axis", 0)
+        yield Range(named["lengths"], 0, shape[axis] + 1, f"lengths in dimension {axis} with size {shape[axis]}")
+
+
 _INDICES: dict[str, Callable[[Arguments], Iterator[Range]]] = {
     **dict.fromkeys(
         ("gather", "scatter", "scatter_add", "scatter_reduce", "index_select", "index_add", "index_copy",
@@ -86,6 +116,11 @@ _INDICES: dict[str, Callable[[Arguments], Iterator[Range]]] = {
     **dict.fromkeys(("index", "index_put", "_index_put_impl"), _advanced),
     **dict.fromkeys(("embedding", "_embedding_bag", "_embedding_bag_forward_only"), _rows),
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _classes),
+    "multi_margin_loss": _classes_of_rows,
+    "multilabel_margin_loss_forward": _lists_of_classes,
+    "lu_unpack": _pivots,
+    "searchsorted": _order,
+    "segment_reduce": _lengths,
 }  # fmt: skip
 """Operator without its trailing underscore -> the ranges of its indices."""
 

@@ -10,6 +10,7 @@ import torch
 
 from torch_tpu import hlo
 from torch_tpu.hlo import Number, Value
+from torch_tpu.ops.bounds import require_all
 from torch_tpu.ops.registry import Context, lowering
 from torch_tpu.ops.scan import cumulative_sum
 from torch_tpu.ops.sorting import scatter_rows, search
@@ -94,6 +95,9 @@ def segment_reduce(
     initial: Number | None = None,
 ) -> Value:
     data = _wide(data)
+    if lengths is not None and not unsafe:
+        whole = hlo.equal(hlo.reduce_sum(lengths, [-1]), data.shape[axis])
+        require_all(ctx.platform, whole, f"aten::segment_reduce: lengths do not add up to {data.shape[axis]}")
     segments = _segments(data, lengths, offsets, axis)
     start = _initial(reduce, data.dtype) if initial is None else initial
     folded = segments.fold(segments.rows, start, _COMBINE[reduce])
