@@ -8,6 +8,7 @@ errors come from PyTorch's meta kernels, values from the lowerings.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -543,7 +544,9 @@ def _is_operand(rule: Lowering, name: str, kind: str, number: Any) -> bool:
 
 def is_static_integral(number: Any) -> bool:
     """Numbers that a `static_integral` argument keeps as constants; csrc/dispatch.cpp has the same rule."""
-    return isinstance(number, (bool, int)) or (isinstance(number, float) and (number == 0.5 or number.is_integer()))
+    return isinstance(number, (bool, int)) or (
+        isinstance(number, float) and (number == 0.5 or number.is_integer() or math.isinf(number))
+    )
 
 
 def _is_default(argument: torch._C.Argument, value: Any) -> bool:

@@ -11,6 +11,7 @@ import math
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
 from torch_tpu.ops.arithmetic import add
+from torch_tpu.ops.bounds import require_all
 from torch_tpu.ops.elementwise import sigmoid, table
 from torch_tpu.ops.registry import RESULT, Context, lowering
 
@@ -143,15 +144,16 @@ def leaky_relu(ctx: Context, x: Value, negative_slope: Value | float = 0.01) -> 
     return hlo.select(hlo.greater(x, 0), x, x * negative_slope)
 
 
-def _require_positive(slope: float, is_result: bool, name: str) -> None:
+def _require_positive(ctx: Context, slope: Value, is_result: bool, name: str) -> None:
     """A result says which side its input was on only if no slope is negative."""
-    if is_result and slope < 0:
-        raise RuntimeError(f"the gradient of in-place {name} is not known for a negative slope, {slope}")
+    if is_result:
+        message = f"the gradient of in-place {name} is not known for a negative slope"
+        require_all(ctx.platform, hlo.greater_equal(slope, 0), message)
 
 
-@lowering("leaky_relu_backward", promote=RESULT, static=("negative_slope",))
-def leaky_relu_backward(ctx: Context, grad: Value, x: Value, slope: float, self_is_result: bool) -> Value:
-    _require_positive(slope, self_is_result, "leaky_relu")
+@lowering("leaky_relu_backward", promote=RESULT)
+def leaky_relu_backward(ctx: Context, grad: Value, x: Value, slope: Value, self_is_result: bool) -> Value:
+    _require_positive(ctx, slope, self_is_result, "leaky_relu")
     return hlo.select(hlo.greater(x, 0), grad, grad * slope)
 
 
@@ -161,19 +163,19 @@ def elu(ctx: Context, x: Value, alpha: Value | int = 1, scale: Value | int = 1, 
     return hlo.select(hlo.greater(x, 0), x * scale, hlo.expm1(x * input_scale) * alpha * scale)
 
 
-@lowering("celu", promote=RESULT, static=("alpha",))
-def celu(ctx: Context, x: Value, alpha: float = 1.0) -> Value:
-    if alpha == 0:
+@lowering("celu", promote=RESULT, static_integral=("alpha",))
+def celu(ctx: Context, x: Value, alpha: Value | float = 1.0) -> Value:
+    if not isinstance(alpha, Value) and alpha == 0:
         raise RuntimeError("alpha cannot be 0 for CELU")
     return hlo.select(hlo.greater(x, 0), x, hlo.expm1(x / alpha) * alpha)
 
 
-@lowering("elu_backward", promote=RESULT, static=("alpha",))
+@lowering("elu_backward", promote=RESULT)
 def elu_backward(
-    ctx: Context, grad: Value, alpha: float, scale: Value, input_scale: Value, is_result: bool, x: Value
+    ctx: Context, grad: Value, alpha: Value, scale: Value, input_scale: Value, is_result: bool, x: Value
 ) -> Value:
     """The gradient from elu's input, or from its result, of which e^x is known."""
-    _require_positive(alpha, is_result, "elu")
+    _require_positive(ctx, alpha, is_result, "elu")
     slope = scale * alpha
     exponential = x + slope if is_result else hlo.exponential(x * input_scale) * slope
     return hlo.select(hlo.less_equal(x, 0), grad * input_scale * exponential, grad * scale)
@@ -274,18 +276,20 @@ def prelu_backward(ctx: Context, grad: Value, x: Value, weight: Value) -> list[V
     return [hlo.select(positive, grad, weight * grad), hlo.select(positive, 0, x * grad)]
 
 
-@lowering("rrelu_with_noise_backward", promote=RESULT, static=("lower", "upper"))
+@lowering("rrelu_with_noise_backward", promote=RESULT)
 def randomized_leaky_relu_backward(
     ctx: Context,
     grad: Value,
     x: Value,
     noise: Value,
-    lower: float,
-    upper: float,
+    lower: Value,
+    upper: Value,
     training: bool,
     self_is_result: bool,
 ) -> Value:
-    if training and upper - lower > 1e-6:
-        return grad * noise
-    _require_positive((lower + upper) / 2, self_is_result, "rrelu")
-    return hlo.select(hlo.greater(x, 0), grad, grad * ((lower + upper) / 2))
+    mean = (lower + upper) / 2
+    if not training:
+        _require_positive(ctx, mean, self_is_result, "rrelu")
+        return hlo.select(hlo.greater(x, 0), grad, grad * mean)
+    slope = hlo.select(hlo.greater(upper - lower, 1e-6), noise, hlo.select(hlo.greater(x, 0), 1, mean))
+    return grad * slope

@@ -17,7 +17,7 @@ from torch_tpu import hlo
 from torch_tpu.hlo import Value
 from torch_tpu.ops.matmul import activate, contract, linear_product
 from torch_tpu.ops.normalization import layer_norm, masked_softmax_of, safe_softmax_parts, wide
-from torch_tpu.ops.registry import Context, lowering
+from torch_tpu.ops.registry import Context, lowering, number
 
 
 def inverse_root(size: int, dtype: torch.dtype) -> float | Value:
@@ -41,7 +41,7 @@ class Scores:
         key: Value,
         bias: Value | None,
         is_causal: bool,
-        scale: float | None,
+        scale: Value | float | None,
         platform: str,
     ):
         self.outer, self.batch = query.shape[:-2], key.shape[:-2]
@@ -49,7 +49,8 @@ class Scores:
         self.platform = platform
         self.query, self.key = self.join(query), key
         scores = self.split(self.dot(self.query, key, 1, 1))
-        self.scale = inverse_root(query.shape[-1], scores.dtype) if scale is None else scale
+        given = inverse_root(query.shape[-1], scores.dtype) if scale is None else scale
+        self.scale = number(given, scores.dtype)
         self.scores = scores * self.scale
         self.is_causal = is_causal
         if bias is not None:
@@ -106,7 +107,7 @@ def attend(
     bias: Value | None,
     dropout: float,
     is_causal: bool,
-    scale: float | None,
+    scale: Value | float | None,
 ) -> tuple[Value, Value, Value | None]:
     """softmax(query key.T scale + bias) value, the log of the softmax's denominators, and the
     dropout's state.
@@ -136,7 +137,7 @@ def attend_backward(
     logsumexp: Value,
     dropout: float,
     is_causal: bool,
-    scale: float | None,
+    scale: Value | float | None,
     state: Value | None,
     needs_bias: bool,
 ) -> list[Value | None]:
@@ -177,7 +178,7 @@ def _sum_to(x: Value, shape: Sequence[int]) -> Value:
     return hlo.reshape(hlo.reduce_sum(x, spread) if spread else x, shape)
 
 
-@lowering("_scaled_dot_product_flash_attention_for_cpu", random=True)
+@lowering("_scaled_dot_product_flash_attention_for_cpu", random=True, data=("scale",))
 def flash_attention_for_cpu(
     ctx: Context,
     query: Value,
@@ -186,13 +187,13 @@ def flash_attention_for_cpu(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     attn_mask: Value | None = None,
-    scale: float | None = None,
+    scale: Value | float | None = None,
 ) -> list[Value]:
     out, logsumexp, _ = attend(ctx, query, key, value, attn_mask, dropout_p, is_causal, scale)
     return [out, logsumexp]
 
 
-@lowering("_scaled_dot_product_flash_attention_for_cpu_backward")
+@lowering("_scaled_dot_product_flash_attention_for_cpu_backward", data=("scale",))
 def flash_attention_for_cpu_backward(
     ctx: Context,
     grad: Value,
@@ -204,14 +205,14 @@ def flash_attention_for_cpu_backward(
     dropout_p: float,
     is_causal: bool,
     attn_mask: Value | None = None,
-    scale: float | None = None,
+    scale: Value | float | None = None,
 ) -> list[Value | None]:
     return attend_backward(
         ctx, grad, query, key, value, attn_mask, out, logsumexp, dropout_p, is_causal, scale, None, False
     )[:3]
 
 
-@lowering("_scaled_dot_product_fused_attention_overrideable", random=True)
+@lowering("_scaled_dot_product_fused_attention_overrideable", random=True, data=("scale",))
 def fused_attention(
     ctx: Context,
     query: Value,
@@ -221,7 +222,7 @@ def fused_attention(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     return_debug_mask: bool = False,
-    scale: float | None = None,
+    scale: Value | float | None = None,
 ) -> list[Value | None]:
     """What F.scaled_dot_product_attention calls on a device of its own. Its two integer results,
     the lengths of queries and keys, are left to the caller; the seed and offset hold the state of
@@ -238,7 +239,7 @@ def fused_attention(
     return [out, logsumexp, None, None, seed, offset, None]
 
 
-@lowering("_scaled_dot_product_fused_attention_overrideable_backward")
+@lowering("_scaled_dot_product_fused_attention_overrideable_backward", data=("scale",))
 def fused_attention_backward(
     ctx: Context,
     grad: Value | None,
@@ -257,7 +258,7 @@ def fused_attention_backward(
     is_causal: bool,
     philox_seed: Value,
     philox_offset: Value,
-    scale: float | None = None,
+    scale: Value | float | None = None,
 ) -> list[Value | None]:
     if grad is None:  # nothing depends on the output
         return [None] * 4
@@ -368,7 +369,7 @@ def native_multi_head_attention(
     return [out, hlo.convert(weights, query.dtype)]
 
 
-@lowering("_transformer_encoder_layer_fwd")
+@lowering("_transformer_encoder_layer_fwd", data=("eps",))
 def transformer_encoder_layer(
     ctx: Context,
     src: Value,
@@ -380,7 +381,7 @@ def transformer_encoder_layer(
     proj_bias: Value,
     use_gelu: bool,
     norm_first: bool,
-    eps: float,
+    eps: Value | float,
     norm_weight_1: Value,
     norm_bias_1: Value,
     norm_weight_2: Value,

@@ -14,7 +14,7 @@ import torch
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
 from torch_tpu.ops.normalization import inverse, moments, wide
-from torch_tpu.ops.registry import Context, lowering
+from torch_tpu.ops.registry import Context, lowering, number
 
 
 def _other_dims(x: Value) -> list[int]:
@@ -44,8 +44,7 @@ def _blend(running: Value, new: Value, momentum: Value | float) -> Value:
     """(1 - momentum) running + momentum new, in the running statistic's dtype."""
     old = wide(running)
     new = hlo.convert(new, old.dtype)
-    share = hlo.convert(momentum, old.dtype) if isinstance(momentum, Value) else momentum
-    return hlo.convert(old + share * (new - old), running.dtype)
+    return hlo.convert(old + number(momentum, old.dtype) * (new - old), running.dtype)
 
 
 def _unbiased(variance: Value, count: int) -> Value:
@@ -66,13 +65,13 @@ class Normalized:
         running_var: Value | None,
         training: bool,
         momentum: Value | float,
-        eps: float,
+        eps: Value | float,
     ):
         narrow, x = x.dtype, wide(x)
         channels = (x.shape[1],)
         if training:
             mean, variance, centered = moments(x, _other_dims(x))
-            rstd = hlo.rsqrt(variance + eps)
+            rstd = hlo.rsqrt(variance + number(eps, x.dtype))
             flat_mean, flat_variance = hlo.reshape(mean, channels), hlo.reshape(variance, channels)
             self.saved = [flat_mean, hlo.reshape(rstd, channels)]
             unbiased = _unbiased(flat_variance, _count(x))
@@ -83,7 +82,7 @@ class Normalized:
         else:
             assert running_mean is not None and running_var is not None, "evaluation needs running statistics"
             centered = x - _per_channel(running_mean, x)
-            rstd = hlo.rsqrt(_per_channel(running_var, x) + eps)
+            rstd = hlo.rsqrt(_per_channel(running_var, x) + number(eps, x.dtype))
             self.saved = [hlo.full((0,), 0, x.dtype)] * 2
             self.running = [running_mean, running_var]
         self.out = hlo.convert(_affine(centered * rstd, weight, bias), narrow)
@@ -92,7 +91,7 @@ class Normalized:
 
 @lowering(
     "native_batch_norm",
-    data=("momentum",),
+    data=("momentum", "eps"),
     writes=("running_mean", "running_var"),
     inferred=True,
     format_of=("input",),
@@ -106,14 +105,14 @@ def native_batch_norm(
     running_var: Value | None,
     training: bool,
     momentum: Value | float,
-    eps: float,
+    eps: Value | float,
 ) -> list[Value | None]:
     made = Normalized(x, weight, bias, running_mean, running_var, training, momentum, eps)
     given = [old for old in (running_mean, running_var) if old is not None]
     return [made.out, *made.saved, *(made.written if training else [None] * len(given))]
 
 
-@lowering("_native_batch_norm_legit_functional", data=("momentum",), inferred=True, format_of=("input",))
+@lowering("_native_batch_norm_legit_functional", data=("momentum", "eps"), inferred=True, format_of=("input",))
 def legit_functional(
     ctx: Context,
     x: Value,
@@ -123,13 +122,13 @@ def legit_functional(
     running_var: Value,
     training: bool,
     momentum: Value | float,
-    eps: float,
+    eps: Value | float,
 ) -> list[Value | None]:
     made = Normalized(x, weight, bias, running_mean, running_var, training, momentum, eps)
     return [made.out, *made.saved, *made.running]
 
 
-@lowering("_native_batch_norm_legit.no_stats", data=("momentum",))
+@lowering("_native_batch_norm_legit.no_stats", data=("momentum", "eps"))
 def legit_no_stats(
     ctx: Context,
     x: Value,
@@ -137,13 +136,13 @@ def legit_no_stats(
     bias: Value | None,
     training: bool,
     momentum: Value | float,
-    eps: float,
+    eps: Value | float,
 ) -> list[Value]:
     made = Normalized(x, weight, bias, None, None, True, momentum, eps)
     return [made.out, *made.saved]
 
 
-@lowering("_native_batch_norm_legit_no_training", data=("momentum",), inferred=True, format_of=("input",))
+@lowering("_native_batch_norm_legit_no_training", data=("momentum", "eps"), inferred=True, format_of=("input",))
 def legit_no_training(
     ctx: Context,
     x: Value,
@@ -152,13 +151,13 @@ def legit_no_training(
     running_mean: Value,
     running_var: Value,
     momentum: Value | float,
-    eps: float,
+    eps: Value | float,
 ) -> list[Value]:
     made = Normalized(x, weight, bias, running_mean, running_var, False, momentum, eps)
     return [made.out, *made.saved]
 
 
-@lowering("_batch_norm_with_update_functional", data=("momentum",), format_of=("input",))
+@lowering("_batch_norm_with_update_functional", data=("momentum", "eps"), format_of=("input",))
 def with_update_functional(
     ctx: Context,
     x: Value,
@@ -167,14 +166,14 @@ def with_update_functional(
     running_mean: Value,
     running_var: Value,
     momentum: Value | float,
-    eps: float,
+    eps: Value | float,
 ) -> list[Value | None]:
     """The fourth result is cuDNN's reserved space: empty."""
     made = Normalized(x, weight, bias, running_mean, running_var, True, momentum, eps)
     return [made.out, *made.saved, hlo.full((0,), 0, torch.uint8), *made.running]
 
 
-@lowering("_batch_norm_no_update", data=("momentum",), inferred=True)
+@lowering("_batch_norm_no_update", data=("momentum", "eps"), inferred=True)
 def no_update(
     ctx: Context,
     x: Value,
@@ -183,13 +182,13 @@ def no_update(
     running_mean: Value | None,
     running_var: Value | None,
     momentum: Value | float,
-    eps: float,
+    eps: Value | float,
 ) -> list[Value]:
     made = Normalized(x, weight, bias, running_mean, running_var, False, momentum, eps)
     return [made.out, *made.saved, hlo.full((0,), 0, torch.uint8)]
 
 
-@lowering("native_batch_norm_backward")
+@lowering("native_batch_norm_backward", data=("eps",))
 def native_batch_norm_backward(
     ctx: Context,
     grad: Value,
@@ -200,7 +199,7 @@ def native_batch_norm_backward(
     save_mean: Value | None,
     save_invstd: Value | None,
     train: bool,
-    eps: float,
+    eps: Value | float,
     output_mask: Sequence[bool],
 ) -> list[Value | None]:
     """With h = (x - mean) rstd: weight rstd (grad - mean(grad) - h mean(grad h)); in evaluation
@@ -213,7 +212,7 @@ def native_batch_norm_backward(
         mean, rstd = _per_channel(save_mean, x), _per_channel(save_invstd, x)
     else:
         assert running_mean is not None and running_var is not None, "evaluation needs running statistics"
-        mean, rstd = _per_channel(running_mean, x), hlo.rsqrt(_per_channel(running_var, x) + eps)
+        mean, rstd = _per_channel(running_mean, x), hlo.rsqrt(_per_channel(running_var, x) + number(eps, x.dtype))
     normal = (x - mean) * rstd
     dims, parameter = _other_dims(x), kind if weight is None else weight.dtype
     grad_sum, grad_dot = hlo.reduce_sum(grad, dims), hlo.reduce_sum(grad * normal, dims)
@@ -232,7 +231,7 @@ def native_batch_norm_backward(
     return results
 
 
-@lowering("batch_norm_backward")
+@lowering("batch_norm_backward", data=("eps",))
 def batch_norm_backward(
     ctx: Context,
     grad: Value,
@@ -243,7 +242,7 @@ def batch_norm_backward(
     save_mean: Value | None,
     save_var: Value | None,
     update: bool,
-    eps: float,
+    eps: Value | float,
     output_mask: Sequence[bool],
     reserve: Value,
 ) -> list[Value | None]:
@@ -257,11 +256,11 @@ def batch_norm_backward(
 # are set here.
 
 
-@lowering("batch_norm_stats")
-def stats(ctx: Context, x: Value, eps: float) -> list[Value]:
+@lowering("batch_norm_stats", data=("eps",))
+def stats(ctx: Context, x: Value, eps: Value | float) -> list[Value]:
     x = wide(x)
     mean, variance, _ = moments(x, _other_dims(x))
-    return [hlo.flatten(mean), hlo.flatten(hlo.rsqrt(variance + eps))]
+    return [hlo.flatten(mean), hlo.flatten(hlo.rsqrt(variance + number(eps, x.dtype)))]
 
 
 @lowering("batch_norm_update_stats", data=("momentum",), writes=("running_mean", "running_var"))
@@ -279,7 +278,7 @@ def update_stats(
 
 @lowering("batch_norm_elemt")
 def elemt(
-    ctx: Context, x: Value, weight: Value | None, bias: Value | None, mean: Value, invstd: Value, eps: float
+    ctx: Context, x: Value, weight: Value | None, bias: Value | None, mean: Value, invstd: Value, eps: Value | float
 ) -> Value:
     kind, x = x.dtype, wide(x)
     normal = (x - _per_channel(mean, x)) * _per_channel(invstd, x)
@@ -292,23 +291,23 @@ def _gathered(
     counts: Value,
     running: Sequence[Value | None],
     momentum: Value | float,
-    eps: float,
+    eps: Value | float,
 ) -> list[Value | None]:
     """Joins [world, C] statistics, with `counts` [world] elements each, into ones of all elements."""
     mean, invstd = wide(mean), wide(invstd)
     share = hlo.expand_dims(hlo.convert(counts, mean.dtype), [1])
     total = hlo.reduce_sum(share, [0])
     average = hlo.reduce_sum(mean * share, [0]) / hlo.broadcast_to(total, mean.shape[1:])
-    variance = hlo.divide(1, invstd * invstd) - eps
+    variance = hlo.divide(1, invstd * invstd) - number(eps, mean.dtype)
     shift = mean - hlo.expand_dims(average, [0])
     squares = hlo.reduce_sum((variance + shift * shift) * share, [0])
-    rstd = hlo.rsqrt(squares / hlo.broadcast_to(total, squares.shape) + eps)
+    rstd = hlo.rsqrt(squares / hlo.broadcast_to(total, squares.shape) + number(eps, mean.dtype))
     unbiased = squares / hlo.broadcast_to(total - 1, squares.shape)
     news = zip(running, (average, unbiased), strict=True)
     return [average, rstd, *[_blend(old, new, momentum) for old, new in news if old is not None]]
 
 
-@lowering("batch_norm_gather_stats_with_counts", data=("momentum",), writes=("running_mean", "running_var"))
+@lowering("batch_norm_gather_stats_with_counts", data=("momentum", "eps"), writes=("running_mean", "running_var"))
 def gather_stats_with_counts(
     ctx: Context,
     x: Value,
@@ -317,13 +316,13 @@ def gather_stats_with_counts(
     running_mean: Value | None,
     running_var: Value | None,
     momentum: Value | float,
-    eps: float,
+    eps: Value | float,
     counts: Value,
 ) -> list[Value | None]:
     return _gathered(mean, invstd, counts, [running_mean, running_var], momentum, eps)
 
 
-@lowering("batch_norm_gather_stats", data=("momentum",), writes=("running_mean", "running_var"))
+@lowering("batch_norm_gather_stats", data=("momentum", "eps"), writes=("running_mean", "running_var"))
 def gather_stats(
     ctx: Context,
     x: Value,
@@ -332,7 +331,7 @@ def gather_stats(
     running_mean: Value | None,
     running_var: Value | None,
     momentum: Value | float,
-    eps: float,
+    eps: Value | float,
     count: int,
 ) -> list[Value | None]:
     counts = hlo.full((mean.shape[0],), count, hlo.compute_dtype(mean.dtype))

@@ -10,7 +10,7 @@ import torch
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
 from torch_tpu.ops.indexing import position_dtype, prefix_sum, segment_of
-from torch_tpu.ops.registry import LOWERINGS, Context, lowering
+from torch_tpu.ops.registry import LOWERINGS, Context, lowering, number
 
 Scalar = Value | int | float
 
@@ -109,16 +109,17 @@ def linspace(ctx: Context, start: Value, end: Value, steps: int, dtype: torch.dt
     return evenly_spaced(ctx, start, end)
 
 
-@lowering("logspace", "logspace.Tensor_Tensor", "logspace.Tensor_Scalar", "logspace.Scalar_Tensor")
+@lowering("logspace", "logspace.Tensor_Tensor", "logspace.Tensor_Scalar", "logspace.Scalar_Tensor", data=("base",))
 def logspace(
     ctx: Context,
     start: Value,
     end: Value,
     steps: int,
-    base: float = 10.0,
+    base: Value | float = 10.0,
     dtype: torch.dtype | None = None,
 ) -> Value:
-    return hlo.power(base, evenly_spaced(ctx, start, end))
+    places = evenly_spaced(ctx, start, end)
+    return hlo.power(number(base, places.dtype), places)
 
 
 @lowering("eye", "eye.m")
@@ -160,14 +161,14 @@ def phase(ctx: Context, length: int, periodic: bool) -> Value:
     return hlo.iota((length,), 0, dtype) / max(length if periodic else length - 1, 1)
 
 
-def cosine_window(ctx: Context, length: int, periodic: bool, factors: tuple[float, ...]) -> Value:
+def cosine_window(ctx: Context, length: int, periodic: bool, factors: tuple[Value | float, ...]) -> Value:
     """sum over k of factors[k] * cos(2 pi k n / N)."""
     if length == 1:
         return hlo.full((1,), 1, ctx.out.dtype)
     angle = phase(ctx, length, periodic) * (2 * math.pi)
-    window = hlo.full_like(angle, factors[0])
+    window = hlo.broadcast_to(number(factors[0], angle.dtype), angle.shape)
     for order, factor in enumerate(factors[1:], 1):
-        window = window + hlo.cosine(angle * order) * factor
+        window = window + hlo.cosine(angle * order) * number(factor, angle.dtype)
     return window
 
 
@@ -181,13 +182,14 @@ def hann_window(ctx: Context, length: int, periodic: bool = True, dtype: torch.d
     "hamming_window.periodic",
     "hamming_window.periodic_alpha",
     "hamming_window.periodic_alpha_beta",
+    data=("alpha", "beta"),
 )
 def hamming_window(
     ctx: Context,
     length: int,
     periodic: bool = True,
-    alpha: float = 0.54,
-    beta: float = 0.46,
+    alpha: Value | float = 0.54,
+    beta: Value | float = 0.46,
     dtype: torch.dtype | None = None,
 ) -> Value:
     return cosine_window(ctx, length, periodic, (alpha, -beta))
@@ -205,12 +207,12 @@ def bartlett_window(ctx: Context, length: int, periodic: bool = True, dtype: tor
     return 1 - hlo.abs(phase(ctx, length, periodic) * 2 - 1)
 
 
-@lowering("kaiser_window", "kaiser_window.periodic", "kaiser_window.beta")
+@lowering("kaiser_window", "kaiser_window.periodic", "kaiser_window.beta", data=("beta",))
 def kaiser_window(
     ctx: Context,
     length: int,
     periodic: bool = True,
-    beta: float = 12.0,
+    beta: Value | float = 12.0,
     dtype: torch.dtype | None = None,
 ) -> Value:
     """I0(beta sqrt(1 - (2n/N - 1)^2)) / I0(beta)."""
@@ -219,4 +221,5 @@ def kaiser_window(
     bessel = LOWERINGS["aten::i0"].function
     middle = phase(ctx, length, periodic) * 2 - 1
     inside = hlo.maximum(1 - hlo.square(middle), 0)
-    return bessel(ctx, hlo.sqrt(inside) * beta) / bessel(ctx, hlo.full((1,), beta, middle.dtype))
+    beta = number(beta, middle.dtype)
+    return bessel(ctx, hlo.sqrt(inside) * beta) / bessel(ctx, hlo.reshape(beta, (1,)))

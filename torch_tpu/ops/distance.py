@@ -13,7 +13,7 @@ import torch
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
 from torch_tpu.ops.reduction import vector_norm
-from torch_tpu.ops.registry import RESULT, Context, lowering
+from torch_tpu.ops.registry import RESULT, Context, lowering, number
 
 
 def _differences(x: Value, y: Value) -> Value:
@@ -25,8 +25,12 @@ def _wide(x: Value) -> Value:
     return hlo.convert(x, hlo.compute_dtype(x.dtype))
 
 
-@lowering("_cdist_forward")
-def cdist(ctx: Context, x: Value, y: Value, p: float, compute_mode: int | None = None) -> Value:
+_ORDER = {"p": (2.0, math.inf)}
+"""Orders that are data. Norms of others have forms of their own, or slopes that do not exist."""
+
+
+@lowering("_cdist_forward", varying=_ORDER)
+def cdist(ctx: Context, x: Value, y: Value, p: Value | float, compute_mode: int | None = None) -> Value:
     if x.shape[-1] == 0 or math.prod(ctx.out.shape) == 0:
         return hlo.full(ctx.out.shape, 0, ctx.out.dtype)
     gap = _differences(_wide(x), _wide(y))
@@ -39,32 +43,34 @@ def euclidean_dist(ctx: Context, x: Value, y: Value) -> Value:
     return vector_norm(gap, 2, [gap.ndim - 1])
 
 
-def _slopes(gap: Value, distance: Value, p: float) -> Value:
+def _slopes(gap: Value, distance: Value, p: Value | float) -> Value:
     """The derivative of (sum |gap|^p)^(1/p) by gap; 0 where it does not exist."""
     size, sign = hlo.abs(gap), hlo.sign(gap)
-    if p == 0:
-        return hlo.zeros_like(gap)
-    if p == 1:
-        return sign
-    if math.isinf(p):
-        return hlo.select(hlo.equal(size, distance), sign, 0)
     undefined = hlo.equal(distance, 0)
-    if p == 2:
-        return hlo.select(undefined, 0, hlo.divide(gap, distance))
-    if p < 1:
-        undefined = hlo.bitwise_or(*hlo.broadcast(undefined, hlo.equal(size, 0)))
-    slope = sign * hlo.divide(hlo.power(size, p - 1.0), hlo.power(distance, p - 1.0))
+    if not isinstance(p, Value):
+        if p == 0:
+            return hlo.zeros_like(gap)
+        if p == 1:
+            return sign
+        if math.isinf(p):
+            return hlo.select(hlo.equal(size, distance), sign, 0)
+        if p == 2:
+            return hlo.select(undefined, 0, hlo.divide(gap, distance))
+        if p < 1:
+            undefined = hlo.bitwise_or(*hlo.broadcast(undefined, hlo.equal(size, 0)))
+    less = number(p, gap.dtype) - 1
+    slope = sign * hlo.divide(hlo.power(size, less), hlo.power(distance, less))
     return hlo.select(undefined, 0, slope)
 
 
-def _pull_back(grad: Value, x: Value, y: Value, p: float, distance: Value) -> Value:
+def _pull_back(grad: Value, x: Value, y: Value, p: Value | float, distance: Value) -> Value:
     gap = _differences(x, y)
     grad, distance = hlo.expand_dims(grad, [-1]), hlo.expand_dims(distance, [-1])
     return hlo.reduce_sum(_slopes(gap, distance, p) * grad, [gap.ndim - 2])
 
 
-@lowering("_cdist_backward")
-def cdist_backward(ctx: Context, grad: Value, x: Value, y: Value, p: float, distance: Value) -> Value:
+@lowering("_cdist_backward", varying=_ORDER)
+def cdist_backward(ctx: Context, grad: Value, x: Value, y: Value, p: Value | float, distance: Value) -> Value:
     if 0 in ctx.out.shape or y.shape[-2] == 0:
         return hlo.full(ctx.out.shape, 0, x.dtype)
     return hlo.broadcast_to(_pull_back(_wide(grad), _wide(x), _wide(y), p, _wide(distance)), ctx.out.shape)
@@ -90,8 +96,8 @@ def _pairs(rows: int) -> tuple[Value, Value]:
     return hlo.subtract(rows - 2, row), hlo.subtract(rows - 1, back - before(row))
 
 
-@lowering("_pdist_forward")
-def pdist(ctx: Context, x: Value, p: float = 2.0) -> Value:
+@lowering("_pdist_forward", varying=_ORDER)
+def pdist(ctx: Context, x: Value, p: Value | float = 2.0) -> Value:
     x = _wide(x)
     if ctx.out.shape == (0,) or x.shape[1] == 0:
         return hlo.full(ctx.out.shape, 0, x.dtype)
@@ -99,8 +105,8 @@ def pdist(ctx: Context, x: Value, p: float = 2.0) -> Value:
     return vector_norm(hlo.take(x, left) - hlo.take(x, right), p, [1])
 
 
-@lowering("_pdist_backward")
-def pdist_backward(ctx: Context, grad: Value, x: Value, p: float, distance: Value) -> Value:
+@lowering("_pdist_backward", varying=_ORDER)
+def pdist_backward(ctx: Context, grad: Value, x: Value, p: Value | float, distance: Value) -> Value:
     """As for all pairs of rows: their distances are a symmetric matrix, with zeros on its diagonal."""
     x, rows = _wide(x), x.shape[0]
     if distance.numel == 0 or x.numel == 0:

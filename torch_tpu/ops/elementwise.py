@@ -13,7 +13,7 @@ import torch
 
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
-from torch_tpu.ops.registry import NONE, RESULT, Context, Promote, lowering
+from torch_tpu.ops.registry import NONE, RESULT, Context, Promote, lowering, number
 
 Builder = Callable[..., Value]
 
@@ -274,9 +274,13 @@ def round_decimals(ctx: Context, x: Value, *, decimals: int = 0) -> Value:
     return hlo.round_nearest_even(x * scale) / scale if decimals else hlo.round_nearest_even(x)
 
 
-@lowering("nan_to_num", promote=RESULT)
+@lowering("nan_to_num", promote=RESULT, data=("nan", "posinf", "neginf"))
 def nan_to_num(
-    ctx: Context, x: Value, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+    ctx: Context,
+    x: Value,
+    nan: Value | float | None = None,
+    posinf: Value | float | None = None,
+    neginf: Value | float | None = None,
 ) -> Value:
     if x.dtype.is_complex:
         parts = [_replace(part, part.dtype, nan, posinf, neginf) for part in (hlo.real(x), hlo.imag(x))]
@@ -284,11 +288,16 @@ def nan_to_num(
     return _replace(x, ctx.out.dtype, nan, posinf, neginf) if x.dtype.is_floating_point else x
 
 
-def _replace(x: Value, dtype: torch.dtype, nan: float | None, posinf: float | None, neginf: float | None) -> Value:
+def _replace(x: Value, dtype: torch.dtype, *given: Value | float | None) -> Value:
+    """`given` are the numbers in place of NaN, inf and -inf, or None."""
     limits = torch.finfo(dtype)
-    x = hlo.select(hlo.equal(x, math.inf), limits.max if posinf is None else posinf, x)
-    x = hlo.select(hlo.equal(x, -math.inf), limits.min if neginf is None else neginf, x)
-    return hlo.select(hlo.is_nan(x), nan or 0.0, x)
+    nan, above, below = (
+        number(default if instead is None else instead, x.dtype)
+        for instead, default in zip(given, (0.0, limits.max, limits.min), strict=True)
+    )
+    x = hlo.select(hlo.equal(x, math.inf), above, x)
+    x = hlo.select(hlo.equal(x, -math.inf), below, x)
+    return hlo.select(hlo.is_nan(x), nan, x)
 
 
 @lowering("frexp.Tensor")
@@ -344,15 +353,15 @@ table(
 )
 
 
-@lowering("logit", promote=RESULT)
-def logit(ctx: Context, x: Value, eps: float | None = None) -> Value:
+@lowering("logit", promote=RESULT, data=("eps",))
+def logit(ctx: Context, x: Value, eps: Value | float | None = None) -> Value:
     if eps is not None:
         x = hlo.clamp(eps, x, 1 - eps)
     return hlo.log(x / (1 - x))
 
 
-@lowering("logit_backward", promote=RESULT)
-def logit_backward(ctx: Context, grad: Value, x: Value, eps: float | None = None) -> Value:
+@lowering("logit_backward", promote=RESULT, data=("eps",))
+def logit_backward(ctx: Context, grad: Value, x: Value, eps: Value | float | None = None) -> Value:
     """grad / (x (1 - x)) inside [eps, 1 - eps]; outside 0, or NaN where there is no eps."""
     low = 0.0 if eps is None else eps
     outside = hlo.less(x, low) | hlo.greater(x, 1 - low)

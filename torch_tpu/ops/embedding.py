@@ -9,7 +9,7 @@ import torch
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
 from torch_tpu.ops.indexing import add_at, position_dtype, segment_of
-from torch_tpu.ops.registry import Context, Spec, lowering
+from torch_tpu.ops.registry import Context, Spec, lowering, number
 from torch_tpu.ops.scatter import computed, replace, scatter_rows
 
 SUM, MEAN, MAX = 0, 1, 2
@@ -68,9 +68,12 @@ def embedding_dense_backward(
     return scatter_rows(zeros, 0, without_padding(flat, num_weights, padding_idx), rows, hlo.add)
 
 
-def vector_norms(x: Value, order: float) -> Value:
+def vector_norms(x: Value, order: Value | float) -> Value:
     """The norms of rows, as a column."""
     size = hlo.abs(x)
+    if isinstance(order, Value):
+        order = hlo.convert(order, size.dtype)
+        return hlo.power(hlo.reduce_sum(hlo.power(size, order), [1], keep_dim=True), 1 / order)
     if order == math.inf:
         return hlo.reduce_max(size, [1], keep_dim=True)
     if order == 0:
@@ -82,13 +85,16 @@ def vector_norms(x: Value, order: float) -> Value:
     return hlo.power(hlo.reduce_sum(hlo.power(size, order), [1], keep_dim=True), 1 / order)
 
 
-@lowering("embedding_renorm")
-def embedding_renorm(ctx: Context, weight: Value, indices: Value, max_norm: float, norm_type: float) -> Value:
+@lowering("embedding_renorm", data=("max_norm",), varying={"norm_type": (2.0, math.inf)})
+def embedding_renorm(
+    ctx: Context, weight: Value, indices: Value, max_norm: Value | float, norm_type: Value | float
+) -> Value:
     """Rows whose norm exceeds max_norm are scaled by max_norm / (norm + 1e-7), as in PyTorch."""
     flat = hlo.flatten(indices)
     (rows,) = computed(look_up(weight, flat))
     norms = vector_norms(rows, norm_type)
-    scale = hlo.select(hlo.greater(norms, max_norm), max_norm / (norms + 1e-7), 1)
+    limit = number(max_norm, norms.dtype)
+    scale = hlo.select(hlo.greater(norms, limit), limit / (norms + 1e-7), 1)
     return scatter_rows(weight, 0, flat, hlo.convert(rows * scale, weight.dtype), replace)
 
 

@@ -12,7 +12,7 @@ import torch
 
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
-from torch_tpu.ops.registry import Context, lowering
+from torch_tpu.ops.registry import Context, lowering, number
 
 
 def wide(x: Value) -> Value:
@@ -155,19 +155,19 @@ def _last_dims(x: Value, normalized_shape: Sequence[int]) -> list[int]:
     return list(range(x.ndim - len(normalized_shape), x.ndim))
 
 
-@lowering("native_layer_norm")
+@lowering("native_layer_norm", data=("eps",))
 def layer_norm(
     ctx: Context,
     x: Value,
     normalized_shape: Sequence[int],
     weight: Value | None,
     bias: Value | None,
-    eps: float,
+    eps: Value | float,
 ) -> list[Value]:
     """The normalized values, the mean and 1 / sqrt(variance + eps)."""
     x = wide(x)
     mean, variance, centered = moments(x, _last_dims(x, normalized_shape))
-    rstd = hlo.rsqrt(variance + eps)
+    rstd = hlo.rsqrt(variance + number(eps, x.dtype))
     out = centered * rstd
     if weight is not None:
         out = out * hlo.convert(weight, x.dtype)
@@ -230,7 +230,7 @@ def _channels(weight: Value, like: Value) -> Value:
     return hlo.reshape(hlo.convert(weight, like.dtype), (1, like.shape[1], like.shape[2], 1))
 
 
-@lowering("native_group_norm")
+@lowering("native_group_norm", data=("eps",))
 def group_norm(
     ctx: Context,
     x: Value,
@@ -240,12 +240,12 @@ def group_norm(
     C: int,
     HxW: int,
     group: int,
-    eps: float,
+    eps: Value | float,
 ) -> list[Value]:
     shape = x.shape
     x = _by_group(wide(x), N, C, HxW, group)
     mean, variance, centered = moments(x, [2, 3])
-    rstd = hlo.rsqrt(variance + eps)
+    rstd = hlo.rsqrt(variance + number(eps, x.dtype))
     out = centered * rstd
     if weight is not None:
         out = out * _channels(weight, x)

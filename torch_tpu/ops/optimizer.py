@@ -84,7 +84,7 @@ def _adam(decoupled: bool) -> Callable[..., list[Value]]:
         beta1: Value | float,
         beta2: float,
         weight_decay: Value | float,
-        eps: float,
+        eps: Value | float,
         amsgrad: bool,
         maximize: bool,
         grad_scale: Value | None = None,
@@ -109,7 +109,7 @@ def _adam(decoupled: bool) -> Callable[..., list[Value]]:
                 largest = hlo.maximum(_wide(max_exp_avg_sqs[index], old), square)
                 columns[4].append(scaling.keep(max_exp_avg_sqs[index], largest))
             step_size = rate / _bias_correction(momentum, step)
-            denominator = hlo.sqrt(largest) / hlo.sqrt(_bias_correction(beta2, step)) + eps
+            denominator = hlo.sqrt(largest) / hlo.sqrt(_bias_correction(beta2, step)) + _wide_number(eps, old)
             columns[0].append(scaling.keep(old, param - step_size * (mean / denominator)))
             columns[1].append(stored)
             columns[2].append(scaling.keep(exp_avgs[index], mean))
@@ -121,15 +121,15 @@ def _adam(decoupled: bool) -> Callable[..., list[Value]]:
     return adam
 
 
-_ADAM = {"beta1": (0.0, 1.0), "weight_decay": POSITIVE}
-lowering("_fused_adam", "_fused_adam.tensor_lr", data=("lr",), varying=_ADAM)(_adam(decoupled=False))
-lowering("_fused_adamw", "_fused_adamw.tensor_lr", data=("lr",), varying=_ADAM)(_adam(decoupled=True))
+_ADAM, _DECAY = ("lr", "beta1", "eps"), {"weight_decay": POSITIVE}
+lowering("_fused_adam", "_fused_adam.tensor_lr", data=_ADAM, varying=_DECAY)(_adam(decoupled=False))
+lowering("_fused_adamw", "_fused_adamw.tensor_lr", data=_ADAM, varying=_DECAY)(_adam(decoupled=True))
 
 
 @lowering(
     "_fused_sgd",
     "_fused_sgd.tensor_lr",
-    data=("lr",),
+    data=("lr", "dampening"),
     varying={"momentum": POSITIVE, "weight_decay": POSITIVE},
 )
 def fused_sgd(
@@ -141,7 +141,7 @@ def fused_sgd(
     weight_decay: Value | float,
     momentum: Value | float,
     lr: Value,
-    dampening: float,
+    dampening: Value | float,
     nesterov: bool,
     maximize: bool,
     is_first_step: bool,
@@ -159,7 +159,7 @@ def fused_sgd(
             grad = grad + param * decay
         if _is_given(kept):
             before = momentum_buffer_list[index]
-            buffer = grad if is_first_step else _wide(before, old) * kept + grad * (1 - dampening)
+            buffer = grad if is_first_step else _wide(before, old) * kept + grad * (1 - _wide_number(dampening, old))
             columns[2].append(scaling.keep(before, buffer))
             grad = grad + buffer * kept if nesterov else buffer
         columns[0].append(scaling.keep(old, param - rate * grad))
@@ -182,7 +182,7 @@ def _adagrad(returns_steps: bool) -> Callable[..., list[Value]]:
         lr: Value,
         lr_decay: float,
         weight_decay: Value | float,
-        eps: float,
+        eps: Value | float,
         maximize: bool,
         grad_scale: Value | None = None,
         found_inf: Value | None = None,
@@ -199,7 +199,7 @@ def _adagrad(returns_steps: bool) -> Callable[..., list[Value]]:
             total = _wide(state_sums[index], old) + grad * grad
             if lr_decay:
                 rate = rate / ((step - 1) * lr_decay + 1)
-            columns[0].append(scaling.keep(old, param - rate * (grad / (hlo.sqrt(total) + eps))))
+            columns[0].append(scaling.keep(old, param - rate * (grad / (hlo.sqrt(total) + _wide_number(eps, old)))))
             columns[1].append(stored)
             columns[2].append(scaling.keep(state_sums[index], total))
         results = [value for column in columns for value in column]
@@ -208,8 +208,8 @@ def _adagrad(returns_steps: bool) -> Callable[..., list[Value]]:
     return adagrad
 
 
-lowering("_fused_adagrad", data=("lr",), varying={"weight_decay": POSITIVE})(_adagrad(returns_steps=True))
-lowering("_fused_adagrad.tensor_lr", varying={"weight_decay": POSITIVE})(_adagrad(returns_steps=False))
+lowering("_fused_adagrad", data=("lr", "eps"), varying=_DECAY)(_adagrad(returns_steps=True))
+lowering("_fused_adagrad.tensor_lr", data=("eps",), varying=_DECAY)(_adagrad(returns_steps=False))
 
 
 @lowering("_amp_foreach_non_finite_check_and_unscale")

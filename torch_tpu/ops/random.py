@@ -22,7 +22,7 @@ import torch
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
 from torch_tpu.ops.bounds import require_all
-from torch_tpu.ops.registry import POSITIVE, Context, Spec, lowering
+from torch_tpu.ops.registry import POSITIVE, Context, Spec, lowering, number
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
@@ -108,11 +108,6 @@ def bits(ctx: Context, shape: Size, dtype: torch.dtype, stream: int | Value = 0,
 
 
 # -- numbers --------------------------------------------------------------------------------------------------------
-
-
-def number(x: Value | float, dtype: torch.dtype) -> Value:
-    """A scalar argument in the given dtype."""
-    return hlo.convert(x, dtype) if isinstance(x, Value) else hlo.scalar(x, dtype)
 
 
 def from_zero(ctx: Context, shape: Size, dtype: torch.dtype, stream: int | Value = 0) -> Value:

@@ -14,7 +14,7 @@ import torch
 
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
-from torch_tpu.ops.registry import Context, lowering, result_dtype
+from torch_tpu.ops.registry import Context, lowering, number, result_dtype
 
 Dims = int | Sequence[int] | None
 
@@ -65,7 +65,9 @@ def mean(ctx: Context, x: Value, dim: Dims = None, keepdim: bool = False, dtype:
     return hlo.quotient(hlo.reduce_sum(accumulator(ctx, x), dims, keepdim), count(x, dims))
 
 
-def moments(x: Value, dims: Sequence[int], correction: float | None = 1, keepdim: bool = False) -> tuple[Value, Value]:
+def moments(
+    x: Value, dims: Sequence[int], correction: Value | float | None = 1, keepdim: bool = False
+) -> tuple[Value, Value]:
     """Variance (real) and mean, by two passes, in the dtype that x is computed in."""
     if not (x.dtype.is_floating_point or x.dtype.is_complex):
         raise RuntimeError(f"variances are of floating point or complex numbers, not of {x.dtype}")
@@ -73,8 +75,9 @@ def moments(x: Value, dims: Sequence[int], correction: float | None = 1, keepdim
     size, lost = count(x, dims), 1 if correction is None else correction
     centre = hlo.quotient(hlo.reduce_sum(x, dims, True), size)
     freedom: Value | float
-    if isinstance(size, hlo.Dim):
-        freedom = hlo.maximum(hlo.scalar(size, hlo.real_dtype(x.dtype)) - float(lost), 0)
+    if isinstance(size, hlo.Dim) or isinstance(lost, Value):
+        real = hlo.real_dtype(x.dtype)
+        freedom = hlo.maximum(hlo.scalar(size, real) - number(lost, real), 0)
     else:
         freedom = max(0.0, size - lost)
     gap = x - centre
@@ -88,26 +91,30 @@ def squared_magnitude(x: Value) -> Value:
     return hlo.square(hlo.real(x)) + hlo.square(hlo.imag(x)) if x.dtype.is_complex else hlo.square(x)
 
 
-@lowering("var.correction", static=["correction"])
-def var(ctx: Context, x: Value, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False) -> Value:
+@lowering("var.correction", static_integral=["correction"])
+def var(
+    ctx: Context, x: Value, dim: Dims = None, *, correction: Value | float | None = None, keepdim: bool = False
+) -> Value:
     return moments(x, reduced_dims(x, dim), correction, keepdim)[0]
 
 
-@lowering("std.correction", static=["correction"])
-def std(ctx: Context, x: Value, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False) -> Value:
+@lowering("std.correction", static_integral=["correction"])
+def std(
+    ctx: Context, x: Value, dim: Dims = None, *, correction: Value | float | None = None, keepdim: bool = False
+) -> Value:
     return hlo.sqrt(moments(x, reduced_dims(x, dim), correction, keepdim)[0])
 
 
-@lowering("var_mean.correction", static=["correction"])
+@lowering("var_mean.correction", static_integral=["correction"])
 def var_mean(
-    ctx: Context, x: Value, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
+    ctx: Context, x: Value, dim: Dims = None, *, correction: Value | float | None = None, keepdim: bool = False
 ) -> tuple[Value, Value]:
     return moments(x, reduced_dims(x, dim), correction, keepdim)
 
 
-@lowering("std_mean.correction", static=["correction"])
+@lowering("std_mean.correction", static_integral=["correction"])
 def std_mean(
-    ctx: Context, x: Value, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
+    ctx: Context, x: Value, dim: Dims = None, *, correction: Value | float | None = None, keepdim: bool = False
 ) -> tuple[Value, Value]:
     spread, centre = moments(x, reduced_dims(x, dim), correction, keepdim)
     return hlo.sqrt(spread), centre
@@ -225,11 +232,14 @@ def logsumexp(ctx: Context, x: Value, dim: Dims, keepdim: bool = False) -> Value
     return total if keepdim or not dims else hlo.squeeze(total, dims)
 
 
-def vector_norm(x: Value, order: float, dims: Sequence[int], keepdim: bool = False) -> Value:
+def vector_norm(x: Value, order: Value | float, dims: Sequence[int], keepdim: bool = False) -> Value:
     """(sum |x|^p)^(1/p), its limits for p = 0 and +-inf; real, in x's own precision."""
-    if order == 2:
+    if not isinstance(order, Value) and order == 2:
         return hlo.sqrt(hlo.reduce_sum(squared_magnitude(x), dims, keepdim))
     size = hlo.abs(x)
+    if isinstance(order, Value):
+        order = hlo.convert(order, size.dtype)
+        return hlo.power(hlo.reduce_sum(hlo.power(size, order), dims, keepdim), 1 / order)
     if math.isinf(order):
         return (hlo.reduce_max if order > 0 else hlo.reduce_min)(size, dims, keepdim)
     if order == 0:
@@ -246,11 +256,11 @@ def _norm_input(ctx: Context, x: Value) -> Value:
     return hlo.convert(x, hlo.complex_dtype(dtype) if x.dtype.is_complex else dtype)
 
 
-@lowering("linalg_vector_norm", static=["ord"])
+@lowering("linalg_vector_norm", static_integral=["ord"])
 def linalg_vector_norm(
     ctx: Context,
     x: Value,
-    ord: float = 2,
+    ord: Value | float = 2,
     dim: Dims = None,
     keepdim: bool = False,
     *,
@@ -259,11 +269,13 @@ def linalg_vector_norm(
     return vector_norm(_norm_input(ctx, x), ord, reduced_dims(x, dim), keepdim)
 
 
-@lowering("norm.Scalar", "norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype", "norm.ScalarOpt_dtype", static=["p"])
+@lowering(
+    "norm.Scalar", "norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype", "norm.ScalarOpt_dtype", static_integral=["p"]
+)
 def norm(
     ctx: Context,
     x: Value,
-    p: float | None = 2,
+    p: Value | float | None = 2,
     dim: Dims = None,
     keepdim: bool = False,
     *,
@@ -272,8 +284,8 @@ def norm(
     return vector_norm(_norm_input(ctx, x), 2 if p is None else p, reduced_dims(x, dim), keepdim)
 
 
-@lowering("dist", static=["p"])
-def dist(ctx: Context, x: Value, y: Value, p: float = 2) -> Value:
+@lowering("dist", static_integral=["p"])
+def dist(ctx: Context, x: Value, y: Value, p: Value | float = 2) -> Value:
     dtype = hlo.compute_dtype(result_dtype([x, y]))
     gap = hlo.convert(x, dtype) - hlo.convert(y, dtype)
     return vector_norm(gap, p, reduced_dims(gap, None))
@@ -289,8 +301,8 @@ def trace(ctx: Context, x: Value) -> Value:
     return hlo.reduce_sum(diagonal, [0])
 
 
-@lowering("renorm", static=["p"])
-def renorm(ctx: Context, x: Value, p: float, dim: int, maxnorm: Value) -> Value:
+@lowering("renorm", static_integral=["p"])
+def renorm(ctx: Context, x: Value, p: Value | float, dim: int, maxnorm: Value) -> Value:
     """Scales the slices along `dim` whose p-norm exceeds maxnorm down to it."""
     x = hlo.convert(x, hlo.compute_dtype(x.dtype))
     size = vector_norm(x, p, [axis for axis in range(x.ndim) if axis != dim % x.ndim], True)

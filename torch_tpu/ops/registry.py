@@ -258,6 +258,11 @@ def result_dtype(values: Sequence[Value]) -> torch.dtype:
     return result
 
 
+def number(x: Value | float, dtype: torch.dtype) -> Value:
+    """An argument that may be a constant or data, in the given dtype."""
+    return hlo.convert(x, dtype) if isinstance(x, Value) else hlo.scalar(x, dtype)
+
+
 def _kind(dtype: torch.dtype) -> int:
     if dtype is torch.bool:
         return 0
