@@ -427,11 +427,11 @@ SAMPLES |= {
     "_fake_quantize_learnable_per_channel_affine_backward": lambda t: Call(
         t(3, 4), t(3, 4), _SCALES, _POINTS.float(), 0, 0, 255
     ),
+    "_jagged_to_padded_dense_forward": lambda t: Call(t(5, 3), [torch.tensor([0, 2, 5])], [4], 0.5),
+    "_padded_dense_to_jagged_forward": lambda t: Call(t(2, 3, 4), [torch.tensor([0, 2, 5])], 5),
 }
 FALLBACKS: Table = {
     "_dirichlet_grad": lambda t: Call(*(t(3, 4, low=1, high=3) for _ in range(3))),
-    "_jagged_to_padded_dense_forward": lambda t: Call(t(5, 3), [torch.tensor([0, 2, 5])], [4], 0.5),
-    "_padded_dense_to_jagged_forward": lambda t: Call(t(2, 3, 4), [torch.tensor([0, 2, 5])], 5),
     "_convert_weight_to_int4pack_for_cpu": lambda t: Call(t(32, 64, low=0, high=16), 2),
     "_dyn_quant_matmul_4bit": lambda t: Call(
         t(4, 64),

@@ -465,6 +465,14 @@ __all__ = ["OPERATORS", "SPECIAL", "Spec", "cut_rows", "registry", "resize_outpu
 # ------------------------------------------------------------------------------------------------ nested tensors
 
 
+@special("_padded_dense_to_jagged_forward")
+def padded_to_jagged(dense: torch.Tensor, offsets: Sequence[torch.Tensor], total: int | None = None) -> Any:
+    """How many rows there are is read where it is not given."""
+    if total is not None:
+        return NotImplemented
+    return aten._padded_dense_to_jagged_forward(dense, offsets, int(offsets[0][-1]))
+
+
 @operator("_nested_tensor_from_mask_left_aligned")
 def nested_tensor_from_mask_left_aligned(t: torch.Tensor, mask: torch.Tensor) -> bool:
     """Transformer modules ask it whether to make their input a nested tensor: it stays padded."""

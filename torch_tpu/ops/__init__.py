@@ -33,6 +33,7 @@ FAMILIES: tuple[str, ...] = (
     "distance",
     "histogram",
     "segment",
+    "jagged",
     "scan",
     "sorting",
     "matmul",
