@@ -204,6 +204,43 @@ def test_norms(p):
     compare(sparse(DEVICE).norm(p), sparse("cpu").norm(p))
 
 
+def keyed(device, dense=(), count=9):
+    """Elements at random places of three sparse dimensions, some of them twice."""
+    random = torch.Generator().manual_seed(0)
+    indices = torch.randint(0, 3, (3, count), generator=random)
+    values = torch.randn(count, *dense, generator=random)
+    return torch.sparse_coo_tensor(indices, values, (3, 3, 4, *dense)).to(device)
+
+
+@pytest.mark.parametrize("function", (torch.sparse.softmax, torch.sparse.log_softmax), ids=("softmax", "log_softmax"))
+@pytest.mark.parametrize("dense", ((), (2, 3)), ids=("scalars", "matrices"))
+def test_softmax(function, dense):
+    last = 2 + len(dense)
+    for dim in range(last + 1):
+        check(lambda x, dim=dim: function(x, dim), partial(keyed, dense=dense))
+        check(lambda x, dim=dim: function(x, dim), partial(keyed, dense=dense, count=0))
+        check(lambda x, dim=dim: function(x.coalesce(), dim, dtype=torch.float64), partial(keyed, dense=dense))
+    # Counted from the end: PyTorch's gradient on the CPU is then wrong.
+    check(lambda x: function(x, -1 if x.device.type == DEVICE else last), partial(keyed, dense=dense))
+    with pytest.raises(IndexError, match="out of range"):
+        function(keyed(DEVICE), 3)
+    with pytest.raises(NotImplementedError, match="not implemented"):
+        function(keyed(DEVICE).long(), 0)
+
+
+def test_softmax_of_gradients_with_fewer_elements():
+    for function in (torch.sparse.softmax, torch.sparse.log_softmax):
+        grads = []
+        for device in (DEVICE, "cpu"):
+            x = keyed(device).coalesce().requires_grad_()
+            out = function(x, 1)
+            indices = out._indices()[:, ::2]
+            grad = torch.sparse_coo_tensor(indices, table(device, indices.shape[1]), out.shape)
+            out.backward(grad)
+            grads.append(x.grad)
+        compare(*grads)
+
+
 def test_values_have_gradients():
     grads = []
     for device in (DEVICE, "cpu"):

@@ -195,6 +195,80 @@ def sparse_mask_projection(x: Tensor, mask: Tensor, accumulate_matches: bool = F
     return make(x._indices().clone(), values, x.shape, coalesced=x.is_coalesced())
 
 
+# ---------------------------------------------------------------------------------------------------- softmax
+
+
+class Slices:
+    """The values of a tensor by the slices along one of its sparse dimensions: those that are equal but for it."""
+
+    def __init__(self, x: Tensor, dim: int):
+        others = [other for other in range(x.sparse_dim()) if other != dim]
+        indices = x._indices()
+        places = flatten((indices[other] for other in others), [x.shape[other] for other in others], indices)
+        kinds, self.group = torch.unique(places, return_inverse=True)
+        self.count = kinds.numel()
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Of the slice of each value."""
+        return add_up(values, self.group, self.count)[self.group]
+
+    def max(self, values: Tensor) -> Tensor:
+        least = values.new_full((self.count, *values.shape[1:]), -torch.inf)
+        return least.index_reduce_(0, self.group, values, "amax")[self.group]
+
+
+def _softmax(name: str, x: Tensor, dim: int, of_dense: Callable[..., Tensor], logarithm: bool) -> Tensor:
+    """Over the elements that a slice has: others count as minus infinity."""
+    dim = torch._prims_common.canonicalize_dim(x.dim(), dim)
+    if not x.is_floating_point():
+        raise NotImplementedError(f"{name} is not implemented for {x.dtype}")
+    x = x.coalesce()
+    values = x._values()
+    if dim >= x.sparse_dim():
+        values = of_dense(values, dim - x.sparse_dim() + 1, False)
+    elif values.numel():
+        slices = Slices(x, dim)
+        shifted = values - slices.max(values)
+        total = slices.sum(shifted.exp())
+        values = shifted - total.log() if logarithm else shifted.exp() / total
+    return make(x._indices(), values, x.shape, coalesced=True)
+
+
+@operator("_sparse_softmax")
+def softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
+    return _softmax("softmax", x, dim, aten._softmax, logarithm=False)
+
+
+@operator("_sparse_log_softmax")
+def log_softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
+    return _softmax("log_softmax", x, dim, aten._log_softmax, logarithm=True)
+
+
+def _softmax_backward(grad: Tensor, out: Tensor, dim: int, of_dense: Callable[..., Tensor], logarithm: bool) -> Tensor:
+    """A gradient is zero where it has no element."""
+    dim = torch._prims_common.canonicalize_dim(out.dim(), dim)
+    out = out.coalesce()
+    values, given = out._values(), pick(grad, places_of(out))
+    if dim >= out.sparse_dim():
+        values = of_dense(given, values, dim - out.sparse_dim() + 1, values.dtype)
+    elif values.numel():
+        slices = Slices(out, dim)
+        values = (
+            given - values.exp() * slices.sum(given) if logarithm else values * (given - slices.sum(given * values))
+        )
+    return make(out._indices(), values, out.shape, coalesced=True)
+
+
+@operator("_sparse_softmax_backward_data")
+def softmax_backward(grad: Tensor, out: Tensor, dim: int, x: Tensor) -> Tensor:
+    return _softmax_backward(grad, out, dim, aten._softmax_backward_data, logarithm=False)
+
+
+@operator("_sparse_log_softmax_backward_data")
+def log_softmax_backward(grad: Tensor, out: Tensor, dim: int, x: Tensor) -> Tensor:
+    return _softmax_backward(grad, out, dim, aten._log_softmax_backward_data, logarithm=True)
+
+
 # ----------------------------------------------------------------------------------------------- element-wise
 
 
