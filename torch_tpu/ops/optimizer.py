@@ -121,9 +121,10 @@ def _adam(decoupled: bool) -> Callable[..., list[Value]]:
     return adam
 
 
-_ADAM, _DECAY = ("lr", "beta1", "eps"), {"weight_decay": POSITIVE}
-lowering("_fused_adam", "_fused_adam.tensor_lr", data=_ADAM, varying=_DECAY)(_adam(decoupled=False))
-lowering("_fused_adamw", "_fused_adamw.tensor_lr", data=_ADAM, varying=_DECAY)(_adam(decoupled=True))
+_DECAY = {"weight_decay": POSITIVE}
+_ADAM = {"beta1": (0.0, 1.0)} | _DECAY
+lowering("_fused_adam", "_fused_adam.tensor_lr", data=("lr", "eps"), varying=_ADAM)(_adam(decoupled=False))
+lowering("_fused_adamw", "_fused_adamw.tensor_lr", data=("lr", "eps"), varying=_ADAM)(_adam(decoupled=True))
 
 
 @lowering(
