@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import Tensor
+
+from torch_tpu.errors import UnsupportedOpError
 
 aten = torch.ops.aten
 OFFSETS = torch.tensor([0, 2, 2, 7])
@@ -49,7 +53,7 @@ def test_padding(length, dtype, counters):
     for offsets in (OFFSETS, OFFSETS.int(), torch.tensor([0, 0, 0])):
         got = aten._jagged_to_padded_dense_forward(values.to("tpu"), [offsets.to("tpu")], [length], 1.0)
         expected = values.new_ones(offsets.numel() - 1, length, 3)
-        for row, (start, end) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
+        for row, (start, end) in enumerate(pairwise(offsets)):
             kept = values[start:end][:length]
             expected[row, : len(kept)] = kept
         torch.testing.assert_close(got.cpu(), expected)
@@ -78,7 +82,7 @@ def test_taking_the_padding_away(dtype, counters):
 
 def test_only_one_dimension_is_jagged():
     offsets = [OFFSETS.to("tpu")] * 2
-    with pytest.raises((RuntimeError, AssertionError), match="[Oo]nly one jagged dim|single jagged dim"):
+    with pytest.raises((RuntimeError, AssertionError), match=r"[Oo]nly one jagged dim|single jagged dim"):
         aten._jagged_to_padded_dense_forward(_values().to("tpu"), offsets, [2, 2])
 
 
@@ -89,3 +93,10 @@ def test_another_padding_makes_no_program(counters):
         aten._jagged_to_padded_dense_forward(values, [offsets], [5], padding)
         made.append(counters.compiles + counters.disk_hits + counters.memory_hits)
     assert made[0] == made[-1]
+
+
+def test_attention_is_refused_by_name():
+    heads = _values().to("tpu").reshape(7, 1, 3)
+    x = torch.nested.nested_tensor_from_jagged(heads, OFFSETS.to("tpu")).transpose(1, 2)
+    with pytest.raises(UnsupportedOpError, match="no attention of jagged tensors"):
+        torch.nn.functional.scaled_dot_product_attention(x, x, x)

@@ -198,6 +198,30 @@ def associative_scan_takes_the_device() -> None:
     _add_device_to_constants(scan.associative_scan, ("cuda", "xpu"))
 
 
+def attention_of_jagged_tensors_is_refused() -> None:
+    """`scaled_dot_product_attention` of jagged tensors ends in an error that says what to do instead.
+
+    PyTorch composes it of strided nested tensors, which the device refuses; it takes the refusal for an operator that it
+    has to look for elsewhere, and ends with a bare NotImplementedError. To be removed when the device has strided nested
+    tensors, or a form of this attention. Called when the table of operators on jagged tensors is imported.
+    """
+    from torch.nested._internal.ops import register_jagged_func
+
+    from torch_tpu import errors
+
+    def refuse(op: Any, *args: Any, **kwargs: Any) -> Any:
+        raise errors.UnsupportedOpError(
+            errors.message(
+                "the device has no attention of jagged tensors",
+                do="pad them by to_padded_tensor() and mask the padding",
+                see=errors.page(errors.UnsupportedOpError),
+            )
+        )
+
+    name = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default
+    register_jagged_func(name, "query: any, ...")(refuse)
+
+
 def grouped_products_are_traced_in_more_dtypes() -> None:
     """The meta kernel of `_grouped_mm`, by which graphs know its result, takes bfloat16 only; devices take more.
 

@@ -90,6 +90,7 @@ def register() -> None:
     patches.apply()
     backend.register()
     imports.after("torch._dynamo", _set_up_compiler)
+    imports.after("torch.nested._internal.ops", patches.attention_of_jagged_tensors_is_refused)
     imports.after("accelerate.state", patches.accelerate_finds_the_device)
     imports.after("accelerate.utils.modeling", patches.accelerate_knows_the_memory_of_the_device)
     imports.after("safetensors", patches.safetensors_loads_to_the_device)
