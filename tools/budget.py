@@ -27,7 +27,7 @@ FOLDERS = {
     "torch_tpu/ops": 9950,
     "torch_tpu/tensor": 1800,
     "torch_tpu/device": 1500,
-    "torch_tpu/eager": 2500,
+    "torch_tpu/eager": 2550,
     "torch_tpu/compile": 3200,
     "torch_tpu/aot": 2300,
     "torch_tpu/distributed": 1800,
