@@ -270,7 +270,7 @@ const at::HostAllocatorRegistry<kTPU> pinned_registry(&pinned_allocator);
 void delete_slot_now(Slot* slot) {
   let_go(slot);
   account(slot, 0, false);
-  Py_XDECREF(slot->value);
+  give_up(slot->value, slot->bytes);
   delete slot;
 }
 
@@ -288,13 +288,14 @@ Slot* slot_of(const c10::Storage& storage) {
 void set_slot(Slot* slot, PyObject* value, int64_t aval, size_t bytes) {
   if (capturing) keep_before(slot);
   PyObject* old = slot->value;
+  const size_t old_bytes = slot->bytes;
   let_go(slot);
   account(slot, value ? bytes : 0, value != nullptr);
   Py_XINCREF(value);
   slot->value = value;
   slot->aval = value ? aval : 0;
   slot->bytes = value ? bytes : 0;
-  Py_XDECREF(old);
+  give_up(old, old_bytes);
 }
 
 void share_slot(Slot* to, const Slot* from) {

@@ -630,5 +630,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   torch_tpu::bind_dispatch(m);
   torch_tpu::bind_record(m);
   torch_tpu::bind_graph(m);
+  torch_tpu::bind_dropped(m);
   torch_tpu::bind_sparse(m);
 }

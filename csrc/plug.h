@@ -42,6 +42,7 @@ extern bool in_bad_fork;
 
 Slot* slot_of(const c10::Storage& storage);                       // throws for a storage of another device
 void set_slot(Slot* slot, PyObject* value, int64_t aval, size_t bytes);  // takes a new reference; needs the GIL
+void give_up(PyObject* value, size_t bytes);                      // as Py_XDECREF; `synchronize` waits for it even so
 void share_slot(Slot* to, const Slot* from);                      // values are immutable, so they can be shared
 c10::Allocator* allocator();
 at::Tensor new_tensor(at::IntArrayRef size, at::IntArrayRef stride, at::ScalarType dtype);
@@ -77,6 +78,7 @@ void delete_slot_now(Slot* slot);
 std::pair<uint64_t, uint64_t> take_random(const at::Generator* generator, uint64_t increment);  // (seed, offset)
 
 void bind_device(pybind11::module_& m);
+void bind_dropped(pybind11::module_& m);
 void bind_pack(pybind11::module_& m);
 void bind_record(pybind11::module_& m);
 void bind_dispatch(pybind11::module_& m);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 
 import numpy
@@ -369,6 +370,38 @@ def test_another_library_gets_a_copy_on_the_host():
     array = numpy.from_dlpack(x.t(), device="cpu")
     x.zero_()
     assert array.tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+def _seconds_of_products(*, keep):
+    x = torch.ones(1200, 1200, device="tpu")
+    (x @ x).sum().item()
+    start, kept = time.perf_counter(), []
+    for _ in range(8):
+        product = x @ x
+        if keep:
+            kept.append(product)
+    del product
+    torch.tpu.synchronize()
+    return time.perf_counter() - start
+
+
+def test_synchronize_waits_for_results_that_nobody_holds():
+    kept = min(_seconds_of_products(keep=True) for _ in range(3))
+    dropped = min(_seconds_of_products(keep=False) for _ in range(3))
+    assert dropped > kept / 3
+
+
+def test_synchronize_raises_once_what_failed_unseen():
+    rows, places = torch.ones(4000, 1000, device="tpu"), torch.full((20000,), 3)
+    places[777] = 4000
+    places = places.to("tpu")
+    x = torch.ones(1200, 1200, device="tpu")
+    product = x @ x  # keeps the device busy until the rows are dropped
+    with pytest.raises(IndexError, match="index 4000 is out of bounds"):
+        rows[places]  # which raises by itself where it takes long enough to start
+        torch.tpu.synchronize()
+    torch.tpu.synchronize()
+    assert product[0, 0].item() == 1200
 
 
 def test_dlpack_shares_memory():

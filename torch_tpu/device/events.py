@@ -98,7 +98,11 @@ def synchronize(device: Any = None) -> None:
         raise errors.forked()
     _plug.flush()
     if platform.is_started():
-        platform.client().synchronize()
+        _plug.drop_finished()  # what failed of it has been reported, or nobody asked
+        try:
+            platform.client().synchronize()
+        finally:
+            _plug.drop_finished()
 
 
 __all__ = [

@@ -51,6 +51,7 @@ def reset_accumulated_memory_stats(device: Any = None) -> None:
 
 def empty_cache() -> None:
     """Returns free memory of the host to the system: memory of freed tensors goes back to PJRT at once."""
+    _plug.drop_finished()
     heap.give_back()
 
 
