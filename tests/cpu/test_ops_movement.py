@@ -137,11 +137,6 @@ def test_strides_are_those_of_the_storage(view):
     check(lambda x, y: torch.as_strided_scatter(x[:, None].expand(24, 2), y, (2,), (3,)), (24,), (2,), grad=False)
 
 
-@pytest.mark.parametrize("layout", (strided, transposed, expanded))
-def test_a_view_copy_of_any_strides(layout):
-    check(lambda x: torch.view_copy(x, (3, -1)), layout(4, 6), dtypes=(F32, I64))
-
-
 def test_written():
     check_out(lambda x, y, **named: torch.cat([x, y], **named), (2, 3), (1, 3))
     check_out(lambda x, y, **named: torch.stack([x, y], **named), (2, 3), (2, 3))

@@ -20,7 +20,7 @@ from torch_tpu.eager.call import Call
 from torch_tpu.eager.trace import Trace
 from torch_tpu.errors import BoundedError
 from torch_tpu.hlo import Value, dims, layout
-from torch_tpu.ops import registry, schema
+from torch_tpu.ops import movement, registry, schema
 from torch_tpu.ops.registry import Spec
 
 
@@ -76,6 +76,8 @@ class BoundedTrace(Trace):
         Args:
             known: the fake tensors of the result, if they are known.
         """
+        if op is torch.ops.aten.as_strided.default:
+            return self._strided(known, *args, **kwargs)
         if schema.returns_view(op):
             op = copying(op)
         elif op._schema.is_mutable and not all(
@@ -84,6 +86,14 @@ class BoundedTrace(Trace):
             raise BoundedError(f"{registry.overload_name(op)} writes to a tensor in between")
         self._known = known
         return super().call(op, args, kwargs, data)
+
+    def _strided(self, known: Any, x: torch.Tensor, size: Any, stride: Any, storage_offset: Any = None) -> torch.Tensor:
+        """The values of graphs lie one after the other, whatever strides PyTorch says they have."""
+        if known is None or not x.is_contiguous():
+            raise BoundedError("a view by strides is not lowered with sizes that vary")
+        size, stride, offset = map_aggregate((size, stride, storage_offset or 0), self._dim)
+        self.assign(known, movement.strided(self.read(x), size, stride, offset))
+        return known
 
     @staticmethod
     def _bound(op: OpOverload, args: Any, kwargs: Any) -> tuple[dict[str, Any], Sequence[int]]:

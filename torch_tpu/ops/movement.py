@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._prims_common import infer_size
 
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
@@ -564,6 +563,7 @@ def unbind_copy(ctx: Context, x: Value, dim: int = 0) -> list[Value]:
     "clone",
     "detach_copy",
     "lift_fresh_copy",
+    "view_copy",
     "_unsafe_view",
     "_reshape_copy",
     "_reshape_alias_copy",
@@ -574,11 +574,6 @@ def unbind_copy(ctx: Context, x: Value, dim: int = 0) -> list[Value]:
 )
 def same_elements(ctx: Context, x: Value, *sizes: Any) -> Value:
     return hlo.reshape(x, ctx.out.shape)
-
-
-@lowering("view_copy", inferred=True)  # meta takes only what is a view
-def view_copy(ctx: Context, x: Value, size: Sequence[int]) -> Value:
-    return hlo.reshape(x, infer_size(tuple(size), x.numel))
 
 
 @lowering("expand_copy")
@@ -630,3 +625,18 @@ def regrouped(x: Value, dtype: torch.dtype) -> Value:
         return hlo.bitcast(hlo.reshape(x, (*x.shape[:-1], x.shape[-1] // ratio, ratio)), dtype)
     narrow = hlo.bitcast(x, dtype)
     return narrow if narrow.ndim == x.ndim else hlo.reshape(narrow, (*x.shape[:-1], math.prod(narrow.shape[-2:])))
+
+
+# ---- strides
+
+
+def strided(x: Value, size: Sequence[int], stride: Sequence[int], offset: int = 0) -> Value:
+    """The elements of a contiguous x at these strides."""
+    if not math.prod(size) or not x.numel:
+        return hlo.full(size, 0, x.dtype)
+    reach = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True) if length)
+    index = position_dtype(reach + 1)
+    positions = hlo.full(size, offset, index)
+    for dim, step in enumerate(stride):
+        positions = positions + hlo.iota(size, dim, index) * step
+    return hlo.take(hlo.flatten(x), positions)
