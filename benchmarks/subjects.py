@@ -82,7 +82,12 @@ class Compiled(Strict):
 
 
 class Whole(Strict):
-    """This backend by torch.compile: the whole step, backward and optimizer included."""
+    """This backend by torch.compile: the whole step, backward and optimizer included. Dynamo traces backward."""
+
+    def mode(self) -> contextlib.AbstractContextManager[None]:
+        import torch
+
+        return torch._dynamo.config.patch(trace_autograd_ops=True)
 
     def compile_whole(self, step: Function) -> Function:
         import torch

@@ -71,6 +71,7 @@ def _training(subject: Torch, loss: Callable[[], Any], optimizer: Any) -> Worklo
     def train() -> Any:
         result = forward()
         result.backward()
+        result = result.detach()
         step()
         optimizer.zero_grad(set_to_none=True)
         return result
@@ -81,7 +82,7 @@ def _training(subject: Torch, loss: Callable[[], Any], optimizer: Any) -> Worklo
         result = whole()
         subject.end_of_step()
         subject.wait()
-        return result.detach()
+        return result
 
     return Workload(run, "ms a step")
 

@@ -548,7 +548,8 @@ std::vector<c10::IValue> record(const std::shared_ptr<Entry>& entry, const Packe
     hold(slot, pending);
   });
   current.has_backward |= part == Part::kBackward;
-  if (!capturing && (held_bytes > most_bytes || part == Part::kInference)) run_all();
+  const bool ends = part == Part::kInference && entry->num_outputs;  // one that only makes views computes nothing
+  if (!capturing && (held_bytes > most_bytes || ends)) run_all();
   return outputs;
 }
 

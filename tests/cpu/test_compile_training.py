@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+
+@pytest.fixture(autouse=True)
+def compiled_anew():
+    """Dynamo compiles a function at most eight times: these tests share theirs."""
+    torch._dynamo.reset()
+
 
 OPTIMIZERS = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, nesterov=True, weight_decay=0.01),
@@ -15,15 +25,20 @@ OPTIMIZERS = {
 }
 
 
-def trainer(name, device):
+def trainer(name, device, model=None, clip=False, dtype=None):
     torch.manual_seed(0)
     bias = name != "Muon"  # which takes matrices only
-    model = nn.Sequential(nn.Linear(8, 16, bias), nn.ReLU(), nn.Linear(16, 4, bias)).to(device)
+    model = model or nn.Sequential(nn.Linear(8, 16, bias), nn.ReLU(), nn.Linear(16, 4, bias))
+    model = model.to(device)
     optimizer = OPTIMIZERS[name](model.parameters())
 
     def step(x):
-        loss = model(x).square().mean()
+        with torch.autocast(device, dtype, enabled=dtype is not None):
+            loss = model(x).square().mean()
         loss.backward()
+        loss = loss.detach()
+        if clip:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
         optimizer.step()
         optimizer.zero_grad()
         return loss
@@ -52,6 +67,54 @@ def test_a_step_is_three_programs(name, counters):
                 assert counters.executions == 4, "with the ones that backward starts from"
             assert not counters.fallbacks
     assert {p.kind for p in programs} == {"forward", "backward", "inference"}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_step_whose_backward_is_traced_is_two_programs(name, counters):
+    """By a flag of PyTorch, and with a loss that is detached before the optimizer breaks the graph."""
+    (host, host_optimizer), (device, optimizer) = (trainer(name, device, clip=True) for device in ("cpu", "tpu"))
+    programs = []
+    compiled = torch.compile(device, backend="tpu", options={"debug_callback": programs.append})
+    x = torch.randn(5, 8)
+    with torch._dynamo.config.patch(trace_autograd_ops=True, capture_scalar_outputs=name == "Adafactor"):
+        for step in range(6):
+            for each in (host_optimizer, optimizer):
+                each.param_groups[0]["lr"] *= 0.8
+            counters.reset()
+            torch.testing.assert_close(compiled(x.to("tpu")).cpu(), host(x), rtol=1e-3, atol=1e-4)
+            assert not counters.fallbacks
+            if step >= 2:
+                assert counters.compiles == counters.disk_hits == counters.memory_hits == counters.calls_in_between == 0
+                assert counters.executions == 2
+    assert {p.kind for p in programs} == {"inference"}
+
+
+class Checkpointed(nn.Linear):
+    def forward(self, x):
+        return checkpoint(lambda y: super(Checkpointed, self).forward(y).tanh(), x, use_reentrant=False)
+
+
+@pytest.mark.parametrize("kind", ["normalized", "dropped", "checkpointed", "in bfloat16"])
+def test_a_step_whose_backward_is_traced_trains_as_in_eager_mode(kind, counters):
+    middle = {"normalized": nn.BatchNorm1d(16), "dropped": nn.Dropout(0.5), "checkpointed": Checkpointed(16, 16)}
+    torch.manual_seed(1)
+    eager = nn.Sequential(nn.Linear(8, 16, bias=False), middle.get(kind, nn.GELU()), nn.Linear(16, 4))
+    traced, found = copy.deepcopy(eager), []
+    for model in (eager, traced):
+        step, _ = trainer("AdamW", "tpu", model, dtype=torch.bfloat16 if kind == "in bfloat16" else None)
+        if model is traced:
+            step = torch.compile(step, backend="tpu")
+        torch.manual_seed(2)
+        data = torch.randn(5, 8).to("tpu")
+        with torch._dynamo.config.patch(trace_autograd_ops=True):
+            found.append(torch.stack([step(data) for _ in range(6)]).float().cpu())
+            counters.reset()
+            step(data)
+    assert found[0].unique().numel() == 6
+    torch.testing.assert_close(found[1], found[0], **({"rtol": 1.6e-2, "atol": 1e-3} if kind == "in bfloat16" else {}))
+    for mine, theirs in zip(traced.buffers(), eager.buffers(), strict=True):
+        torch.testing.assert_close(mine.cpu(), theirs.cpu())
+    assert counters.executions == 2
 
 
 @pytest.mark.parametrize("name", ["SGD", "AdamW", "Muon"])

@@ -146,11 +146,18 @@ class Program:
 
     def entry(self) -> Callable[[list[Any], torch.Generator | None], list[Any]] | Start:
         """What the call cache calls: `run`, or what `run` would where operands are arrays and numbers alone."""
+        if not self.results and not self.function.blocks[0].lines:
+            return _run_nothing
         executable = self.executable
         numbers = [(index, dtype) for index, dtype in self.scalars if dtype is not None]
         if len(numbers) < len(self.scalars) or self.increment or not isinstance(executable, Executable):
             return self.run
         return Start(*executable.calls, numbers, executable.explain)
+
+
+def _run_nothing(values: list[Any], generator: torch.Generator | None) -> list[Any]:
+    """The entry of a graph that only makes views."""
+    return []
 
 
 def drop_unused(function: hlo.Function, keep: Sequence[bool]) -> list[int]:
