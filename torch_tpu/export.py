@@ -5,22 +5,24 @@
     Path("model.mlir.bc").write_bytes(mlir.serialize_portable_artifact())
 
 The program is a function of the weights and the inputs, in the order of `inputs`. The lowerings are those of every other
-mode.
+mode. A dimension that `dynamic_shapes` lets vary has the largest size that it may have: its arrays are padded, behind the
+elements, to that size, and the real size of each such variable is one more input.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument
 
 from torch_tpu import errors, hlo, ops
-from torch_tpu.compile import control_flow
-from torch_tpu.compile.interpreter import CannotLower, Interpreter
+from torch_tpu.compile import control_flow, exported
+from torch_tpu.compile.bounded_trace import fitted
+from torch_tpu.compile.interpreter import CannotLower
 from torch_tpu.eager.trace import RandomState, Trace
 from torch_tpu.runtime import mlir
 
@@ -33,11 +35,16 @@ class Argument:
 
     kind: str
     """As `torch.export` says: "user_input", "parameter", "buffer", "constant_tensor"; "user_output", "buffer_mutation".
-    "random_state" is ui64[2], the seed and the offset of a generator, and comes last."""
+    "size" is the value of a variable in the sizes, behind all others; "random_state" is ui64[2], the seed and the offset
+    of a generator, and comes last."""
     name: str
-    """The input's or output's name in the graph; for weights, where they are in the module ("layer.weight")."""
+    """The input's or output's name in the graph; for weights, where they are in the module ("layer.weight"); of a size
+    the variable."""
     shape: tuple[int, ...]
+    """Of the array: where a size varies, the most that it can be."""
     dtype: torch.dtype
+    sizes: tuple[int | str, ...] = ()
+    """Where some vary, the tensor's sizes: numbers, and expressions of the variables, such as "s0" or "2*s0 + 1"."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,7 @@ class ExportedMlir:
 
 
 def exported_to_mlir(program: ExportedProgram, *, name: str = "exported", platform: str = "tpu") -> ExportedMlir:
-    """Lowers an exported program with static shapes.
+    """Lowers an exported program.
 
     Args:
         name: of the module.
@@ -75,16 +82,22 @@ def exported_to_mlir(program: ExportedProgram, *, name: str = "exported", platfo
             a call back into this process, and so cannot be run elsewhere.
 
     Raises:
-        UnsupportedOpError: a call has no lowering, or a size is symbolic; the message names it.
+        UnsupportedOpError: a call has no lowering, a size that varies has no upper bound, or a call cannot be lowered
+            with sizes that vary; the message names it.
     """
     ops.load()
-    program = program.run_decompositions({})
+    program = program.run_decompositions(exported.decompositions_of(program))
     module = program.graph_module
-    _prepare(module)
+    lowering = exported.Lowering(program)
     function = hlo.Function(name)
     random_state = RandomState(function)
     trace = Trace(platform, random_state)
     specs = program.graph_signature.input_specs
+
+    def described(kind: str, name: str, value: torch.Tensor, shape: Sequence[int]) -> Argument:
+        sizes = tuple(size if isinstance(size, int) else str(size) for size in lowering.sizes_of(value))
+        return Argument(kind, name, tuple(shape), value.dtype, sizes if sizes != tuple(shape) else ())
+
     inputs: list[Argument] = []
     with function:
         args: list[Any] = []
@@ -93,44 +106,30 @@ def exported_to_mlir(program: ExportedProgram, *, name: str = "exported", platfo
             if not isinstance(value, torch.Tensor):
                 args.append(spec.arg.value if isinstance(spec.arg, ConstantArgument) else value)
                 continue
-            inputs.append(_argument(spec.kind.name.lower(), spec.target or node.name, value))
-            meta = torch.empty(inputs[-1].shape, dtype=value.dtype, device="meta")
+            shape = [lowering.bound(size) for size in lowering.sizes_of(value)]
+            meta = torch.empty(shape, dtype=value.dtype, device="meta")
+            inputs.append(described(spec.kind.name.lower(), spec.target or node.name, value, meta.shape))
             trace.bind(meta, function.argument(inputs[-1].shape, value.dtype))
             args.append(meta)
         try:
-            returned = Interpreter(trace).run(module, args)
+            returned, trace, variables = lowering.lower(trace, function, args)
         except CannotLower as error:
             raise errors.UnsupportedOpError(f"the exported program has a call without a lowering: {error}") from error
+        except errors.BoundedError as error:
+            raise errors.UnsupportedOpError(
+                errors.message(
+                    f"the exported program cannot be lowered with sizes that vary: {error}",
+                    do="export without dynamic_shapes, once for each size",
+                )
+            ) from error
+        inputs += [Argument("size", variable, (), torch.int64) for variable in variables]
         outputs, results = [], []
         for item, out in zip(returned, program.graph_signature.output_specs, strict=True):
             if isinstance(item, torch.Tensor):
-                results.append(trace.read(item))
-                outputs.append(_argument(out.kind.name.lower(), out.target or getattr(out.arg, "name", ""), item))
+                value = trace.read(item)
+                results.append(fitted(value, [hlo.dims.bound(size) for size in value.shape]))
+                named = out.target or getattr(out.arg, "name", "")
+                outputs.append(described(out.kind.name.lower(), named, item, results[-1].shape))
     if random_state.value is not None:
         inputs.append(Argument("random_state", "", (2,), torch.uint64))
     return ExportedMlir(function.module(results), tuple(inputs), tuple(outputs), trace.random_taken)
-
-
-def _prepare(module: fx.GraphModule) -> None:
-    """Makes a graph that was traced on another device independent of it."""
-    for node in module.graph.nodes:
-        if "device" in node.kwargs:  # what the graph makes itself is made by the program
-            node.kwargs = {**node.kwargs, "device": torch.device("tpu")}
-        if node.target is torch.ops.aten.view.default:  # which was legal for that device's strides
-            with module.graph.inserting_before(node):
-                options: dict[str, Any] = {"memory_format": torch.contiguous_format}
-                dense = module.graph.call_function(torch.ops.aten.clone.default, (node.args[0],), options)
-            node.args = (dense, *node.args[1:])
-
-
-def _argument(kind: str, name: str, value: torch.Tensor) -> Argument:
-    symbolic = [size for size in value.shape if not isinstance(size, int)]
-    if symbolic:
-        raise errors.UnsupportedOpError(
-            errors.message(
-                f"{name} has the symbolic size {symbolic[0]}",
-                why="exported StableHLO has static shapes in this version",
-                do="export without dynamic_shapes, once for each size",
-            )
-        )
-    return Argument(kind, name, tuple(value.shape), value.dtype)

@@ -69,6 +69,20 @@ def test_the_portable_artifact_is_the_same_program(exported):
     assert made.serialize_portable_artifact("1.0.0") != artifact
 
 
+def test_portable_artifacts_of_what_stablehlo_itself_has_not():
+    class Model(nn.Module):
+        def forward(self, x):
+            return torch.special.zeta(nn.functional.gelu(x).topk(3).values.exp() + 1, 2.0)
+
+    x = torch.randn(5)
+    program = torch.export.export(Model(), (x,))
+    made = torch_tpu.export.exported_to_mlir(program)
+    assert "chlo." in made.text
+    for version in (None, "1.0.0"):
+        text = mlir.from_portable_artifact(made.serialize_portable_artifact(version))
+        torch.testing.assert_close(run(text, made, program, x), [Model()(x)])
+
+
 def test_nothing_of_it_needs_this_process(exported):
     assert "callback" not in exported[1].text
 
@@ -98,9 +112,94 @@ def test_control_flow():
     assert "stablehlo.while" in text
 
 
-def test_symbolic_sizes_and_unknown_operators_are_refused():
+def padded(tensor, shape):
+    """With NaN, or the largest number, behind its elements."""
+    filler = float("nan") if tensor.is_floating_point() else torch.iinfo(tensor.dtype).max
+    whole = torch.full(shape, filler, dtype=tensor.dtype)
+    whole[tuple(slice(size) for size in tensor.shape)] = tensor
+    return whole
+
+
+def run_padded(made, program, *args):
+    """Runs an exported program whose sizes vary, and cuts its results to their sizes."""
+    inputs = [spec for spec in made.inputs if spec.kind == "user_input"]
+    known = {
+        size: tensor.shape[axis]
+        for spec, tensor in zip(inputs, args, strict=True)
+        for axis, size in enumerate(spec.sizes)
+        if isinstance(size, str) and size.isidentifier()
+    }
+    weights = {**program.state_dict, **program.constants}
+    given = iter(args)
+    values = []
+    for spec in made.inputs:
+        if spec.kind == "size":
+            values.append(torch.tensor(known[spec.name]))
+        else:
+            values.append(padded(next(given), spec.shape) if spec.kind == "user_input" else weights[spec.name].detach())
+    client = platform.client()
+    executable = client.compile(made.text, [(out.shape, out.dtype) for out in made.outputs])
+    results = executable.run([client.put(value.cpu()) for value in values])
+    cut = []
+    for out, array in zip(made.outputs, results, strict=True):
+        sizes = [eval(str(size), {}, known) for size in out.sizes or out.shape]
+        cut.append(client.get(array, out.dtype)[tuple(slice(size) for size in sizes)])
+    return cut
+
+
+def test_sizes_that_vary():
+    torch.manual_seed(0)
+    model = Model().eval()
+    batch, length = torch.export.Dim("batch", min=2, max=6), torch.export.Dim("length", max=16)
+    shapes = ({0: batch, 1: length},)
+    program = torch.export.export(model, (torch.randint(0, 11, (2, 5)),), dynamic_shapes=shapes)
+    made = torch_tpu.export.exported_to_mlir(program)
+    assert [spec.kind for spec in made.inputs[-2:]] == ["size", "size"]
+    (tokens,) = (spec for spec in made.inputs if spec.kind == "user_input")
+    assert tokens.shape == (6, 16) and tokens.sizes == tuple(spec.name for spec in made.inputs[-2:])
+    assert made.outputs[1].shape == (6, 16, 3) and made.outputs[1].sizes == (*tokens.sizes, 3)
+    assert made.outputs[2].sizes == ()
+    for shape in [(2, 5), (6, 16), (3, 11)]:
+        given = torch.randint(0, 11, shape)
+        _, *answers = run_padded(made, program, given)
+        torch.testing.assert_close(tuple(answers), model(given))
+
+
+def test_sizes_computed_from_others():
+    class Model(nn.Module):
+        def forward(self, x, y):
+            both = torch.cat([x, y], 0)
+            return both.softmax(0), both.reshape(-1), torch.nn.functional.pad(x, (0, 0, 1, 2)).cumsum(0)
+
+    rows = torch.export.Dim("rows", max=9)
+    example = torch.randn(4, 3), torch.randn(4, 3)
+    program = torch.export.export(Model(), example, dynamic_shapes=({0: rows}, {0: rows}))
+    made = torch_tpu.export.exported_to_mlir(program)
+    (name,) = (spec.name for spec in made.inputs if spec.kind == "size")
+    assert [out.sizes for out in made.outputs] == [(f"2*{name}", 3), (f"6*{name}",), (f"{name} + 3", 3)]
+    given = torch.randn(7, 3), torch.randn(7, 3)
+    torch.testing.assert_close(tuple(run_padded(made, program, *given)), Model()(*given))
+
+
+def test_numbers_that_vary_are_inputs():
+    class Model(nn.Module):
+        def forward(self, x, count):
+            return x[:count].sum(0) * count
+
+    x = torch.randn(8, 3)
+    program = torch.export.export(Model(), (x, 3), dynamic_shapes=(None, torch.export.Dim.AUTO))
+    made = torch_tpu.export.exported_to_mlir(program)
+    assert [spec.kind for spec in made.inputs] == ["user_input", "size"]
+    client = platform.client()
+    executable = client.compile(made.text, [((3,), torch.float32)])
+    for count in (2, 5, 8):
+        (answer,) = executable.run([client.put(x), client.put(torch.tensor(count))])
+        torch.testing.assert_close(client.get(answer, torch.float32), Model()(x, count))
+
+
+def test_sizes_without_a_bound_and_unknown_operators_are_refused():
     dynamic = torch.export.export(nn.ReLU(), (torch.ones(4),), dynamic_shapes=({0: torch.export.Dim.AUTO},))
-    with pytest.raises(errors.UnsupportedOpError, match="symbolic size"):
+    with pytest.raises(errors.UnsupportedOpError, match=r"(?s)no upper bound.*Dim"):
         torch_tpu.export.exported_to_mlir(dynamic)
 
     class Unique(nn.Module):

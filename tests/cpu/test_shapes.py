@@ -236,6 +236,27 @@ def test_what_needs_the_sizes_is_compiled_for_each():
     check_sizes(lambda x: torch.fft.fft(x, dim=1).abs(), SIZES[:2], programs=2, specialized=1)
 
 
+def test_statistics_that_evaluation_does_not_compute():
+    """PyTorch says for every device but the CPU that an evaluated batch norm returns them."""
+    norm = nn.BatchNorm1d(4).eval()
+    on_device = copy.deepcopy(norm).to("tpu")
+
+    def evaluate(x):
+        return (on_device if x.device.type == "tpu" else norm)(x.flatten(0, 1))
+
+    check_sizes(evaluate, SIZES, programs=2)  # one for the first sizes
+    with torch.no_grad():
+        check_sizes(evaluate, SIZES, programs=1)
+
+
+def test_two_dimensions_that_vary_are_indexed():
+    def diagonal(x):
+        rows = torch.arange(x.shape[0], device=x.device)[:, None]
+        return x[rows, torch.arange(x.shape[1], device=x.device)]
+
+    check_sizes(diagonal, SIZES, programs=1)
+
+
 @pytest.mark.parametrize("dynamic", [True, None, False])
 @pytest.mark.parametrize("grad", [False, True])
 def test_numbers_computed_from_sizes(dynamic, grad):

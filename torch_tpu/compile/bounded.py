@@ -120,12 +120,13 @@ class Plan:
         return [place.value(args) for place in self.places]
 
 
-def plan(module: fx.GraphModule, same: Same, between: Collection[int] = ()) -> Plan | None:
-    """The plan of a graph, or None where no size varies.
+def plan(module: fx.GraphModule, same: Same, between: Collection[int] = (), device: str = "tpu") -> Plan | None:
+    """The plan of a graph, or None where no size varies, or one of a tensor that is on another device.
 
     Args:
         same: variables that are equal.
         between: the inputs that another part of a split graph makes: dense, whatever PyTorch knows of their strides.
+        device: the type of the device that the graph was traced on.
     """
     made = Plan(same=dict(same))
     known: dict[Any, Place] = {}
@@ -138,7 +139,7 @@ def plan(module: fx.GraphModule, same: Same, between: Collection[int] = ()) -> P
         elif isinstance(value, torch.Tensor):
             sizes = sizes_of(value, {})
             if any(not isinstance(size, int) for size in sizes):
-                if value.device.type != "tpu":
+                if value.device.type != device:
                     return None
                 made.inputs[place] = sizes
     for place, sizes in made.inputs.items():
@@ -320,11 +321,6 @@ class BoundedRun:
         self.number = _plug.define_graph(kinds + ["float"] * len(extra) + ["other"] * len(made.symbols), written, kind)
         self.fake_mode: Any = detect_fake_mode([node.meta.get("val") for node in inputs])
         self._take_limits()
-
-    def num_guards(self) -> int:
-        """How often PyTorch has decided something by the sizes."""
-        env = self.fake_mode.shape_env
-        return len(env.guards) + sum(env.counter.values())
 
     def _take_limits(self) -> None:
         """What PyTorch knows of how large sizes can be."""

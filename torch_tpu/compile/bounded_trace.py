@@ -10,6 +10,7 @@ import sympy
 import torch
 from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.node import map_aggregate, map_arg
 from torch.utils._pytree import tree_leaves
 
@@ -27,15 +28,15 @@ from torch_tpu.ops.registry import Spec
 class BoundedTrace(Trace):
     """A trace in which fake tensors stand for values, of shapes with Dims."""
 
-    def __init__(self, call: Call):
-        super().__init__(call.trace.platform, call.trace._rng)
-        self.cells, self.starts = call.trace.cells, call.trace.starts
-        call.trace = self
+    def __init__(self, trace: Trace, fake_mode: Any, same: Same):
+        """Goes on where a trace, of which only inputs are known, ends."""
+        super().__init__(trace.platform, trace._rng)
+        self.cells, self.starts = trace.cells, trace.starts
         self.fakes: dict[int, tuple[torch.Tensor, Value]] = {}
         self.inputs: dict[int, torch.Tensor] = {}
         """Meta tensors by the ids of the fake tensors they are inputs for."""
-        self.fake_mode: Any = None
-        self.same: Same = {}
+        self.fake_mode = fake_mode
+        self.same = same
         self._known: Any = None
 
     def shape_of(self, fake: torch.Tensor) -> tuple[int, ...]:
@@ -126,6 +127,9 @@ class BoundedTrace(Trace):
             if isinstance(fake, torch.Tensor) and value is not None:
                 if id(fake) in self.fakes:
                     raise BoundedError(f"{registry.overload_name(op)} returns a tensor that stands for another already")
+                shape = self.shape_of(fake)
+                if value.shape == (0,) != shape:  # statistics: PyTorch says for the CPU alone that there are none
+                    value = hlo.full(shape, 0, value.dtype)  # which nothing reads
                 self.assign(fake, value)
         return meta
 
@@ -145,6 +149,11 @@ def copying(op: OpOverload) -> OpOverload:
     return copy
 
 
+def num_guards(env: ShapeEnv) -> int:
+    """How often PyTorch has decided something by the sizes."""
+    return len(env.guards) + sum(env.counter.values())
+
+
 def fitted(value: Value, shape: Sequence[int]) -> Value:
     """The array of a value, its bounded dimensions brought to given sizes."""
     value = layout.compact(value, range(value.ndim))
@@ -155,27 +164,34 @@ def fitted(value: Value, shape: Sequence[int]) -> Value:
 
 
 class BoundedInterpreter:
-    """Lowers a graph by the fake tensors of its nodes."""
+    """Lowers a graph by the fake tensors of its nodes.
 
-    def __init__(self, call: Call, run: BoundedRun):
-        self.trace = BoundedTrace(call)
-        self.run_ = run
-        self.trace.fake_mode, self.trace.same = run.fake_mode, run.plan.same
-        made = run.plan
-        count = len(call.meta_args)
-        bounds = call.meta_args[count - len(made.symbols) :]
-        self.bounds = dict(zip(made.symbols, bounds, strict=True))
+    Args:
+        made: the graph's plan.
+        bounds: of the plan's variables.
+        values: theirs, 0-d.
+    """
+
+    def __init__(
+        self, trace: Trace, made: Plan, fake_mode: Any, bounds: Mapping[Any, int], values: Mapping[Any, Value]
+    ):
+        self.trace = BoundedTrace(trace, fake_mode, made.same)
+        self.plan = made
+        self.bounds = bounds
+        for symbol, most in bounds.items():
+            dims.declare(hlo.current(), symbol, values[symbol], most, made.least(symbol, most))
+
+    @classmethod
+    def of(cls, call: Call, run: BoundedRun) -> BoundedInterpreter:
+        """For a call of a graph: its trace goes on in the interpreter's."""
+        symbols, count = run.plan.symbols, len(call.meta_args)
         extra = iter(range(run.num_inputs, count))
-        for symbol, place in zip(made.symbols, made.places, strict=True):
-            value = call.data[place.input if place.axis < 0 else next(extra), 0]
-            most = self.bounds[symbol]
-            dims.declare(
-                call.function,
-                symbol,
-                value,
-                most,
-                made.least(symbol, most),
-            )
+        places = [place.input if place.axis < 0 else next(extra) for place in run.plan.places]
+        values = {symbol: call.data[place, 0] for symbol, place in zip(symbols, places, strict=True)}
+        bounds = dict(zip(symbols, call.meta_args[count - len(symbols) :], strict=True))
+        made = cls(call.trace, run.plan, run.fake_mode, bounds, values)
+        call.trace = made.trace
+        return made
 
     def run(self, module: fx.GraphModule, args: Sequence[Any]) -> list[Any]:
         """The graph's outputs: fake tensors, which the trace knows, and numbers.
@@ -183,9 +199,10 @@ class BoundedInterpreter:
         Raises:
             BoundedError: a node cannot be lowered with sizes that vary.
         """
-        decided = self.run_.num_guards()
+        env = self.trace.fake_mode.shape_env
+        decided = num_guards(env)
         answer = self._run(module, args)
-        if self.run_.num_guards() != decided:
+        if num_guards(env) != decided:
             raise BoundedError("PyTorch's definition of an operator decides by the sizes")
         return answer
 
@@ -242,7 +259,7 @@ def describe(call: Call, interpreter: BoundedInterpreter, answers: Sequence[Any]
     """The entry's returns, and the values of the new tensors in order."""
     trace = interpreter.trace
     places = {id(arg): place for place, arg in enumerate(call.meta_args) if isinstance(arg, torch.Tensor)}
-    made = interpreter.run_.plan
+    made = interpreter.plan
     returns: list[Any] = []
     results: list[Value] = []
     for place, (item, sizes) in enumerate(zip(answers, made.outputs, strict=True)):

@@ -254,7 +254,7 @@ def miss_graph(
     call = Call(graph.name, args, codes, avals, wide=True)
     with call.function:
         if graph.bounded is not None and graph.bounded.number == number:
-            interpreter = bounded_trace.BoundedInterpreter(call, graph.bounded)
+            interpreter = bounded_trace.BoundedInterpreter.of(call, graph.bounded)
             answers = interpreter.run(graph.module, call.meta_args[: graph.bounded.num_inputs])
             returns, results = bounded_trace.describe(call, interpreter, answers)
         else:

@@ -20,7 +20,7 @@ from torch_tpu.ops.registry import Context, lowering
 
 def position_dtype(*sizes: int) -> torch.dtype:
     """int32 where it can hold positions in dimensions (or tensors) of the given sizes."""
-    return torch.int64 if max(sizes, default=0) >= 2**31 else torch.int32
+    return torch.int64 if any(size >= 2**31 for size in sizes) else torch.int32
 
 
 def wrap(index: Value, size: int, dtype: torch.dtype | None = None) -> Value:

@@ -7,7 +7,7 @@ from functools import cache
 from io import BytesIO
 from typing import Any
 
-from jaxlib.mlir import ir
+from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir._mlir_libs import _chlo, _jax_mlir_ext, _stablehlo
 
 
@@ -45,10 +45,20 @@ def bytecode(text: str) -> bytes:
 def portable_artifact(text: str, version: str | None = None) -> bytes:
     """A module in the form that StableHLO keeps compatible.
 
+    What is of its dialect CHLO (`erf`, `top_k`), which it does not keep so, is written out in StableHLO's operations.
+
     Args:
         version: the oldest StableHLO that is to read it; this one if None.
     """
-    return bytes(_stablehlo.serialize_portable_artifact_str(text, version or _stablehlo.get_current_version()))
+    module = parse(text)
+    _legalization().run(module.operation)
+    return bytes(_stablehlo.serialize_portable_artifact_str(str(module), version or _stablehlo.get_current_version()))
+
+
+@cache
+def _legalization() -> Any:
+    _stablehlo.register_stablehlo_passes()
+    return passmanager.PassManager.parse("builtin.module(func.func(chlo-legalize-to-stablehlo))", context())
 
 
 def from_portable_artifact(artifact: bytes) -> str:
