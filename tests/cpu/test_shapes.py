@@ -249,6 +249,50 @@ def test_statistics_that_evaluation_does_not_compute():
         check_sizes(evaluate, SIZES, programs=1)
 
 
+CONVOLUTIONS = {
+    "plain": lambda: nn.Conv2d(4, 8, 3, padding=1),
+    "strided": lambda: nn.Conv2d(4, 8, 3, stride=2, padding=1),
+    "dilated": lambda: nn.Conv2d(4, 8, 3, dilation=2),
+    "depthwise": lambda: nn.Conv2d(4, 8, 3, groups=4),
+    "grouped": lambda: nn.Conv2d(4, 8, 3, groups=2),
+    "transposed": lambda: nn.ConvTranspose2d(4, 8, 3, stride=2),
+    "in a network": lambda: nn.Sequential(nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)),
+}
+
+
+@pytest.mark.parametrize("kind", CONVOLUTIONS)
+def test_convolutions_of_batches_that_vary_are_trained(kind, counters):
+    """The weight's gradient sums over the batch. With groups that begin at places that vary, each size has its program."""
+    model = CONVOLUTIONS[kind]()
+    moved = copy.deepcopy(model).to("tpu")
+    compiled = torch.compile(moved, backend="tpu")
+    for batch in (3, 5, 8, 6):
+        host = torch.randn(batch, 4, 9, 9, requires_grad=True)
+        given = host.detach().to("tpu").requires_grad_()
+        torch._dynamo.mark_dynamic(given, 0)
+        for each, x in ((model, host), (compiled, given)):
+            each.zero_grad()
+            each(x).square().mean().backward()
+        torch.testing.assert_close(given.grad.cpu(), host.grad)
+        for mine, theirs in zip(moved.parameters(), model.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad.cpu(), theirs.grad)
+    assert counters.specialized == (kind == "grouped") and not counters.fallbacks
+
+
+def test_gradients_of_images_that_vary_in_size():
+    model = nn.Conv2d(4, 3, 3, padding=1)
+    moved = copy.deepcopy(model).to("tpu")
+    compiled = torch.compile(moved, backend="tpu", dynamic=True)
+    before = the_counters.specialized
+    for size in (7, 12, 9):
+        image = torch.randn(2, 4, size, size + 1)
+        for each, x in ((model, image), (compiled, image.to("tpu"))):
+            each.zero_grad()
+            each(x).square().mean().backward()
+        torch.testing.assert_close(moved.weight.grad.cpu(), model.weight.grad)
+    assert the_counters.specialized == before
+
+
 def test_two_dimensions_that_vary_are_indexed():
     def diagonal(x):
         rows = torch.arange(x.shape[0], device=x.device)[:, None]

@@ -218,8 +218,11 @@ def _convolution(
     spatial = "".join(map(str, range(rank)))
     lhs_spec, rhs_spec = lhs_spec or f"bf{spatial}", rhs_spec or f"oi{spatial}"
     if current().sizes:
-        require_whole([x.shape[lhs_spec.index("f")], *kernel.shape], "a convolution over channels or with a kernel")
-        places = [lhs_spec.index(label) for label in spatial]
+        summed = [rhs_spec.index(label) for label in ("i", *spatial)]
+        places = [lhs_spec.index(label) for label in ("f", *spatial)]
+        channels = x.shape[places[0]]  # groups of them that vary would begin at places that vary
+        require_whole([channels if groups > 1 else channels - kernel.shape[summed[0]]], "a convolution over channels")
+        kernel = layout.masked(layout.compact(kernel, summed), summed, 0)
         x = layout.masked(layout.compact(x, places), places, 0)
     out_spec = out_spec or f"bf{spatial}"
     left, right = tuple(lhs_dilation or (1,) * rank), tuple(rhs_dilation or (1,) * rank)
@@ -231,6 +234,8 @@ def _convolution(
         dilated = (size - 1) * left[dim] + 1 if size else 0
         reach = (width - 1) * right[dim] + 1 if width else 0
         room = dilated + sum(padding[dim]) - reach
+        if isinstance(width, Dim):  # as in a gradient
+            require_whole([decided(room)], "a convolution with a kernel, giving a result")
         sizes[str(dim)] = room // stride[dim] + 1 if isinstance(room, Dim) or room >= 0 else 0
     shape = tuple(decided(sizes[label]) for label in out_spec)
 
