@@ -65,3 +65,9 @@ def one_program(function: Callable[..., Any], *args: Any, **options: Any) -> Non
     """As `check`; the function is one program, made at the first call."""
     first, second = check(function, *args, **options)
     assert first == (1, 1, 0) and second == (0, 1, 0)
+
+
+def no_program(function: Callable[..., Any], *args: Any, **options: Any) -> None:
+    """As `check`; the function computes nothing."""
+    first, second = check(function, *args, **options)
+    assert first == second == (0, 0, 0)

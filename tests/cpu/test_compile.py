@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from compile_checks import check, one_program, to_cpu
+from compile_checks import check, no_program, one_program, to_cpu
 from torch import nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
@@ -136,11 +136,10 @@ def test_buffers(counters):
 
 
 def test_views_in_and_out(x):
-    one_program(lambda x: (x.t(), x[1:], x.view(-1)[3:], x), x)
     one_program(lambda v: v.sum(0) * 2, x.t())
     one_program(lambda x: ((y := x * 2), y.t(), y[0], y), x)
-    first, second = check(lambda x: x, x)
-    assert first == second == (0, 0, 0)
+    no_program(lambda x: (x.t(), x[1:], x.view(-1)[3:], x), x)
+    no_program(lambda x: x, x)
 
 
 def test_rows_share_a_program(counters):
@@ -321,7 +320,7 @@ def test_autocast(x):
             return a @ a.T
 
     assert torch.compile(function, backend="tpu")(x.to("tpu")).dtype is torch.bfloat16
-    one_program(lambda a: function(a).shape, x)
+    no_program(lambda a: function(a).shape, x)
 
 
 library = torch.library.Library("torch_tpu_test", "DEF")

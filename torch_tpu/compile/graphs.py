@@ -274,10 +274,11 @@ def miss_graph(
         return
 
     def install() -> None:
-        reason, graph.reason = graph.reason, ""
-        recompiles.record("graph", graph.name, parts, program=program.compile("normal").key, reason=reason)
+        if program.computes:
+            reason, graph.reason = graph.reason, ""
+            recompiles.record("graph", graph.name, parts, program=program.compile("normal").key, reason=reason)
+            _report(graph, program)
         _plug.install(key, program.entry(), False, inputs, returns, writes, program)
-        _report(graph, program)
 
     if not graph.options.async_compile:
         install()

@@ -103,6 +103,11 @@ class Program:
         return self.function.module(self.results)
 
     @property
+    def computes(self) -> bool:
+        """Whether there is anything to run: not for a graph that only makes views."""
+        return bool(self.results or self.function.blocks[0].lines)
+
+    @property
     def executable(self) -> Executable:
         return self._executable or self.compile()
 
@@ -146,7 +151,7 @@ class Program:
 
     def entry(self) -> Callable[[list[Any], torch.Generator | None], list[Any]] | Start:
         """What the call cache calls: `run`, or what `run` would where operands are arrays and numbers alone."""
-        if not self.results and not self.function.blocks[0].lines:
+        if not self.computes:
             return _run_nothing
         executable = self.executable
         numbers = [(index, dtype) for index, dtype in self.scalars if dtype is not None]
@@ -156,7 +161,7 @@ class Program:
 
 
 def _run_nothing(values: list[Any], generator: torch.Generator | None) -> list[Any]:
-    """The entry of a graph that only makes views."""
+    """The entry of what does not compute."""
     return []
 
 
