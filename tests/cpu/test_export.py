@@ -181,6 +181,19 @@ def test_sizes_computed_from_others():
     torch.testing.assert_close(tuple(run_padded(made, program, *given)), Model()(*given))
 
 
+def test_two_dimensions_that_vary_are_indexed():
+    class Model(nn.Module):
+        def forward(self, x):
+            return x[x.argmax(0)[None], x.argmax(1)[:, None]]
+
+    shapes = ({0: torch.export.Dim("rows", max=8), 1: torch.export.Dim("columns", max=32)},)
+    program = torch.export.export(Model(), (torch.randn(4, 5),), dynamic_shapes=shapes)
+    made = torch_tpu.export.exported_to_mlir(program)
+    for shape in [(4, 5), (8, 31)]:
+        x = torch.randn(shape)
+        torch.testing.assert_close(run_padded(made, program, x), [Model()(x)])
+
+
 def test_numbers_that_vary_are_inputs():
     class Model(nn.Module):
         def forward(self, x, count):

@@ -293,14 +293,6 @@ def test_gradients_of_images_that_vary_in_size():
     assert the_counters.specialized == before
 
 
-def test_two_dimensions_that_vary_are_indexed():
-    def diagonal(x):
-        rows = torch.arange(x.shape[0], device=x.device)[:, None]
-        return x[rows, torch.arange(x.shape[1], device=x.device)]
-
-    check_sizes(diagonal, SIZES, programs=1)
-
-
 @pytest.mark.parametrize("dynamic", [True, None, False])
 @pytest.mark.parametrize("grad", [False, True])
 def test_numbers_computed_from_sizes(dynamic, grad):
