@@ -6,7 +6,8 @@
 
 The program is a function of the weights and the inputs, in the order of `inputs`. The lowerings are those of every other
 mode. A dimension that `dynamic_shapes` lets vary has the largest size that it may have: its arrays are padded, behind the
-elements, to that size, and the real size of each such variable is one more input.
+elements, to that size, and the real size of each such variable is one more input. As PyTorch's graph, the program is made
+for sizes of at least 2.
 """
 
 from __future__ import annotations
