@@ -620,7 +620,7 @@ void bind_device(py::module_& m) {
   m.def("get_value", [](py::handle tensor, bool settled) -> py::object {
     Slot* slot = slot_of(storage_of(tensor));
     refuse_in_capture("the value of a tensor");
-    if (slot->pending) flush();
+    flush_for(slot);
     if (settled) settle(slot);
     return slot->value ? py::reinterpret_borrow<py::object>(slot->value) : py::object(py::none());
   }, py::arg("tensor"), py::arg("settled") = true,

@@ -167,7 +167,7 @@ bool share_copy(at::ArrayRef<c10::IValue> args) {
 std::optional<at::Scalar> read_number(const at::Tensor& tensor) {
   refuse_in_capture("the value of a tensor");
   Slot* slot = slot_of(tensor.storage());
-  if (slot->pending) flush();
+  flush_for(slot);
   settle(slot);
   if (!slot->value || tensor.storage_offset() || tensor.is_conj() || tensor.is_neg() || !is_number(slot->aval, tensor.scalar_type()))
     return std::nullopt;

@@ -64,6 +64,7 @@ pybind11::object hook(const char* name);
 // Fused eager (csrc/record.cpp): calls are recorded and run together. All need the GIL.
 extern bool recording;
 void flush();                                                            // runs what was recorded
+void flush_for(Slot* slot);                                              // and of that what a value needs
 void hold(Slot* slot, Pending* pending);                                 // the slot's value is that result
 void let_go(Slot* slot);                                                 // it no longer is
 void settle(Slot* slot);                                                 // a deferred value becomes an array, or throws

@@ -28,6 +28,7 @@ constexpr size_t kWindow = 4;  // operators that a cut depends on
 size_t least = 32, most = 1024;  // calls in a program, where a recording is cut because of its length
 int64_t most_bytes = int64_t(4) << 30;  // in results that are still held
 constexpr size_t kLong = 128, kFew = 64;  // of so many calls one in so many may be new and run apart
+constexpr size_t kAside = 8;  // calls that a value which is read may need without the others being run
 
 // A fused program, and which results it computes and which arrays it reuses.
 struct Variant {
@@ -100,35 +101,69 @@ Recording take(size_t count) {
   return batch;
 }
 
+// Puts the chosen calls before the others. None of them may need a result of the others.
+void put_first(const std::vector<bool>& chosen) {
+  Recording sorted;
+  for (bool wanted : {true, false}) {
+    size_t source = 0, result = 0;
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      const auto& call = current.calls[i];
+      const size_t sources_end = source + call.num_sources, results_end = result + call.entry->num_outputs;
+      if (chosen[i] == wanted) {
+        sorted.calls.push_back(call);
+        for (; source < sources_end; ++source) sorted.sources.push_back(std::move(current.sources[source]));
+        for (; result < results_end; ++result) sorted.results.push_back(std::move(current.results[result]));
+      }
+      source = sources_end, result = results_end;
+    }
+  }
+  current.calls = std::move(sorted.calls), current.sources = std::move(sorted.sources);
+  current.results = std::move(sorted.results);
+  for (size_t i = 0; i < current.results.size(); ++i) current.results[i]->index = first_result + static_cast<int64_t>(i);
+}
+
 // Puts new tensors first that were filled with a constant and are written again. They are what an optimizer makes of its
 // state in the first step: in a program of their own, they leave that of every other step.
 void put_state_first() {
   if (!current.num_constants) return;
-  bool found = false;
+  std::vector<bool> is_state;
   size_t next = 0;
   for (auto& call : current.calls) {
     const auto* value = call.is_constant() && call.entry->num_outputs ? current.results[next].get() : nullptr;
-    found |= call.is_state = value && value->next && value->is_first;
+    is_state.push_back(call.is_state = value && value->next && value->is_first);
     next += call.entry->num_outputs;
   }
-  if (!found) return;
-  std::vector<Call> calls;
-  std::vector<std::unique_ptr<Pending>> results;
-  for (bool is_state : {true, false}) {
-    next = 0;
-    for (auto& call : current.calls) {
-      const size_t end = next + call.entry->num_outputs;
-      if (call.is_state != is_state) {
-        next = end;
-        continue;
-      }
-      for (; next < end; ++next) results.push_back(std::move(current.results[next]));
-    }
-    std::copy_if(current.calls.begin(), current.calls.end(), std::back_inserter(calls),
-                 [&](const Call& call) { return call.is_state == is_state; });
+  if (std::find(is_state.begin(), is_state.end(), true) != is_state.end()) put_first(is_state);
+}
+
+// Puts the calls first that a value needs, and says how many they are; 0 if they are more than a few, or all.
+size_t put_needed_first(const Pending* value) {
+  std::vector<bool> needs(current.results.size()), chosen(current.calls.size());
+  needs[value->index - first_result] = true;
+  size_t count = 0, source = current.sources.size(), result = current.results.size();
+  for (size_t i = chosen.size(); i-- > 0;) {
+    const auto& call = current.calls[i];
+    const size_t sources_end = source, results_end = result;
+    source -= call.num_sources, result -= call.entry->num_outputs;
+    const auto first = needs.begin() + static_cast<int64_t>(result), last = needs.begin() + static_cast<int64_t>(results_end);
+    if (std::find(first, last, true) == last) continue;
+    if (++count > kAside) return 0;
+    chosen[i] = true;
+    for (size_t k = source; k < sources_end; ++k)
+      if (const auto* pending = current.sources[k].pending) needs[pending->index - first_result] = true;
   }
-  current.calls = std::move(calls), current.results = std::move(results);
-  for (size_t i = 0; i < current.results.size(); ++i) current.results[i]->index = first_result + static_cast<int64_t>(i);
+  if (count == chosen.size()) return 0;
+  // What stays must not point to what goes.
+  std::unordered_set<const Pending*> going;
+  result = 0;
+  for (size_t i = 0; i < chosen.size(); ++i)
+    for (int64_t k = 0; k < current.calls[i].entry->num_outputs; ++k, ++result)
+      if (chosen[i]) going.insert(current.results[result].get());
+  for (auto& kept : current.results)
+    if (!going.count(kept.get()))
+      while (kept->next && going.count(kept->next)) kept->next = kept->next->next;
+  put_first(chosen);
+  return count;
 }
 
 uint64_t mix(uint64_t x) {  // splitmix64's finalizer
@@ -566,6 +601,14 @@ void run_recorded(bool ends_step) {
 }  // namespace
 
 void flush() { run_recorded(false); }
+
+void flush_for(Slot* slot) {
+  if (!slot->pending) return;
+  wait_until_free();
+  const size_t count = slot->pending ? put_needed_first(slot->pending) : 0;
+  if (count) run(count);
+  if (slot->pending) flush();
+}
 
 Recording take_all() {
   Recording batch = take(current.calls.size());

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 import threading
@@ -41,6 +42,65 @@ def test_operators_wait_and_run_as_one_program(fused, counters):
     for _ in range(10):
         expected = (expected * 2).relu() + x.cpu()
     torch.testing.assert_close(result, expected)
+
+
+def test_a_value_that_needs_little_is_read_without_running_the_rest(fused, counters):
+    x, steps = torch.rand(4, 4).to("tpu"), torch.zeros((), device="tpu")
+    torch.tpu.synchronize()
+    y = (x * 2).relu()
+    steps += 1
+    y = y @ x
+    executions = counters.executions
+    assert steps.item() == 1 and counters.executions == executions + 1
+    assert waiting() == 3
+    torch.testing.assert_close(y.cpu(), (x.cpu() * 2).relu() @ x.cpu())
+
+
+def test_what_a_read_value_shares_with_the_rest_is_computed_once(fused):
+    x = torch.arange(4.0).to("tpu")
+    shared = x + 1
+    other = shared * 3
+    assert (shared * 2).tolist() == [2, 4, 6, 8]
+    assert waiting() == 1
+    assert other.tolist() == [3, 6, 9, 12] and shared.tolist() == [1, 2, 3, 4]
+
+
+def test_a_storage_that_was_written_again_before_it_is_read(fused):
+    x = torch.arange(4.0).to("tpu")
+    x += 1
+    before = x * 2  # needs the value that is written over
+    x.zero_()
+    x.fill_(5)
+    assert x.tolist() == [5, 5, 5, 5]
+    x += 1
+    assert before.tolist() == [2, 4, 6, 8] and x.tolist() == [6, 6, 6, 6]
+
+
+def test_a_resumed_optimizer_ends_exactly_where_the_unbroken_one_does(fused):
+    def build():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).to("tpu")
+        return model, torch.optim.AdamW(model.parameters(), lr=0.1, foreach=False)
+
+    def train(model, optimizer, steps):
+        for step in steps:
+            optimizer.zero_grad()
+            model(torch.full((3, 6), step + 1.0).to("tpu")).square().sum().backward()
+            optimizer.step()
+
+    model, optimizer = build()
+    train(model, optimizer, range(3))
+    file = io.BytesIO()
+    torch.save((model.state_dict(), optimizer.state_dict()), file)
+    train(model, optimizer, range(3, 6))
+    resumed, its_optimizer = build()
+    weights, state = torch.load(io.BytesIO(file.getvalue()), map_location="tpu")
+    resumed.load_state_dict(weights)
+    its_optimizer.load_state_dict(state)
+    assert all(values["step"].device.type == "tpu" for values in its_optimizer.state.values())
+    train(resumed, its_optimizer, range(3, 6))
+    for theirs, ours in zip(model.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(theirs.cpu(), ours.cpu())
 
 
 def test_leaving_the_mode_runs_what_waits():

@@ -187,15 +187,23 @@ def test_the_effort_follows_the_size():
 
 
 def test_the_effort_follows_what_repeats():
-    """Whose kernels the newer emitter makes once; but it takes no program of many numbers."""
+    """Whose kernels the newer emitter makes once."""
     different = [((64, 64 + size), F32) for size in range(32)]
     assert options.choose("low", different, ADD) == "low"
     assert options.choose("low", different[:4] * 8, ADD) == "normal"
     assert options.choose("low", different[:1] * 4, ADD) == "low"
+
+
+def test_programs_of_many_numbers_get_narrow_vectors():
+    results = [((64,), F32)]
     vectors, numbers = (", ".join([f"%a: tensor<{kind}>"] * 500) + " -> " for kind in ("64xf32", "f32"))
-    assert options.choose("low", different[:4] * 8, vectors) == "normal"
-    assert options.choose("low", different[:4] * 8, numbers) == "low"
-    assert options.choose("normal", different, numbers) == "low"
+    assert options.choose("normal", results, vectors) == "normal"
+    assert options.choose("normal", results, numbers) == "narrow"
+    slices = "stablehlo.slice %a [0:1:1] : (tensor<500xf32>) -> tensor<{}xf32>\n" * 500
+    items, rows = (slices.replace("{}", size) for size in ("1", "1x8"))
+    assert options.choose("normal", results, rows) == "normal"
+    assert options.choose("normal", results, items) == "narrow"
+    assert ("xla_cpu_prefer_vector_width", 128) in options.overrides("narrow", "cpu")
 
 
 def test_options_of_the_user_are_passed_on():

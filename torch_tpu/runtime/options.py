@@ -26,9 +26,10 @@ from jaxlib import xla_client
 
 from torch_tpu import settings
 
-Effort = Literal["least", "low", "normal"]
-"""normal: XLA's own level. low: the older emitter of CPU code, which LLVM gets through twice as fast, for single
-operators. least: no optimization by LLVM, for programs on a few thousand elements."""
+Effort = Literal["least", "low", "normal", "narrow"]
+"""normal: XLA's own level. narrow: that, with vectors of at most 128 bits. low: the older emitter of CPU code, which LLVM
+gets through twice as fast, for single operators. least: no optimization by LLVM, for programs on a few thousand
+elements."""
 
 SMALL = 4096
 """Up to this many elements, in all results together, `choose` takes the least effort."""
@@ -46,8 +47,12 @@ _SLOW_UNOPTIMIZED = (
 
 
 MANY_NUMBERS = 400
-"""In a fusion of more than 512 numbers that are known only at run time, the newer emitter of CPU code (jaxlib 0.10.2)
-takes memory without bounds. With more arguments than this that are numbers the older one is taken."""
+"""In a loop that reads more than 512 single numbers, LLVM (jaxlib 0.10.2) takes memory without bounds where it has
+vectors of 512 bits and numbers are spread over 256 of them. Programs that take more numbers than this, as arguments or
+out of arrays, get narrow vectors."""
+
+_NUMBER_ARGUMENT = re.compile(r"tensor<[a-z]")
+_NUMBER_OF_ARRAY = re.compile(r"stablehlo\.slice .* -> tensor<1x[a-z]")
 
 
 REPEATED = 4
@@ -69,9 +74,13 @@ def choose(asked: Effort, results: Sequence[tuple[tuple[int, ...], Any]], text: 
             return "least"
         if len(results) >= max(2, len(set(results))) * REPEATED:
             effort = "normal"
-    if effort == "normal" and len(re.findall(r"tensor<[a-z]", text.partition(" -> ")[0])) > MANY_NUMBERS:
-        return "low"
+    if effort == "normal" and _count_numbers(text) > MANY_NUMBERS:
+        return "narrow"
     return effort
+
+
+def _count_numbers(text: str) -> int:
+    return len(_NUMBER_ARGUMENT.findall(text.partition(" -> ")[0])) + len(_NUMBER_OF_ARRAY.findall(text))
 
 
 def overrides(effort: Effort, platform: str) -> tuple[tuple[str, Any], ...]:
@@ -79,7 +88,9 @@ def overrides(effort: Effort, platform: str) -> tuple[tuple[str, Any], ...]:
     chosen: dict[str, Any] = {"xla_allow_excess_precision": settings.allow_excess_precision}
     if platform == "cpu":
         chosen["xla_cpu_enable_fast_math"] = False
-        if effort != "normal":
+        if effort == "narrow":
+            chosen["xla_cpu_prefer_vector_width"] = 128
+        if effort in ("low", "least"):
             chosen["xla_cpu_use_fusion_emitters"] = False
         if effort == "least":
             chosen["xla_backend_optimization_level"] = 0
