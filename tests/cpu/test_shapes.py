@@ -453,3 +453,19 @@ def test_training_that_keeps_its_sizes_is_not_padded(counters):
     function(x).backward()
     assert counters.host_to_device == counters.device_to_host == counters.compiles == 0
     torch.testing.assert_close(model.weight.grad.cpu(), wanted)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, count: torch.linalg.vector_norm(x, count, 1),
+        lambda x, count: x.repeat(count, 1),
+        lambda x, count: x[:count].repeat_interleave(2, 0).cumsum(0),
+        lambda x, count: (x[:count] > 0).nonzero(),
+    ],
+)
+def test_whole_numbers_that_vary_may_be_0(function):
+    compiled = torch.compile(function, backend="tpu", dynamic=True)
+    x = torch.tensor([[3.0, 0.0, -4.0], [1.0, 2.0, 3.0], [0.0, 0.0, 0.0]])
+    for count in (2, 3, 0, 1, 0):
+        torch.testing.assert_close(compiled(x.to("tpu"), count).cpu(), function(x, count))

@@ -14,6 +14,9 @@ from torch_tpu.runtime import platform
 class _Backend(types.ModuleType):
     """The class of `torch.backends.tpu`."""
 
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *(name for name in vars(_Backend) if not name.startswith("_"))]
+
     @staticmethod
     def is_available() -> bool:
         """Whether the device can be expected to work."""

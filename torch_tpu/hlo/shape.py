@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from torch_tpu.hlo import layout, padding
-from torch_tpu.hlo.arith import broadcast_in_dim, scalar
+from torch_tpu.hlo.arith import broadcast_in_dim, full, scalar
 from torch_tpu.hlo.core import Number, Value, current, emit, region
 from torch_tpu.hlo.types import tensor_type
 
@@ -277,8 +277,12 @@ def scatter(
 
 
 def take(x: Value, indices: Value, dim: int = 0) -> Value:
-    """x[..., indices, ...] along one dimension: shape x[:dim] + indices.shape + x[dim+1:]. Indices are clamped."""
+    """x[..., indices, ...] along one dimension: shape x[:dim] + indices.shape + x[dim+1:]. Indices are clamped.
+
+    Of a dimension without elements, 0."""
     dim %= x.ndim
+    if x.shape[dim] == 0:
+        return full(x.shape[:dim] + indices.shape + x.shape[dim + 1 :], 0, x.dtype)
     sizes = [1 if axis == dim else size for axis, size in enumerate(x.shape)]
     offsets = [axis if axis < dim else axis + indices.ndim - 1 for axis in range(x.ndim) if axis != dim]
     return gather(

@@ -239,7 +239,9 @@ def vector_norm(x: Value, order: Value | float, dims: Sequence[int], keepdim: bo
     size = hlo.abs(x)
     if isinstance(order, Value):
         order = hlo.convert(order, size.dtype)
-        return hlo.power(hlo.reduce_sum(hlo.power(size, order), dims, keepdim), 1 / order)
+        counts = hlo.equal(order, 0)  # where it is a size
+        total = hlo.reduce_sum(hlo.select(counts & hlo.equal(size, 0), 0, hlo.power(size, order)), dims, keepdim)
+        return hlo.select(counts, total, hlo.power(total, 1 / order))
     if math.isinf(order):
         return (hlo.reduce_max if order > 0 else hlo.reduce_min)(size, dims, keepdim)
     if order == 0:
