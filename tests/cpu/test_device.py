@@ -291,6 +291,7 @@ def test_backend_module():
     import torch.backends.tpu as backend
 
     assert backend is torch.backends.tpu and backend.is_available() and backend.is_built() and backend.version()
+    assert {"is_available", "matmul_precision"} <= set(dir(backend))
 
 
 def test_streams_and_events():
