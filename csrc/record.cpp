@@ -3,7 +3,7 @@
 // that leave a program of allowed length, where the digests of the last few operators have the smallest hash. Such a cut
 // depends on the operators around it alone, so the same stream of operators is cut in the same places whatever came
 // before it, and identical layers of a model share one program. A few calls that are new in a long recording of known ones
-// get a program of their own.
+// get a program of their own, and so do those of a value that needs few.
 #include "record.h"
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
