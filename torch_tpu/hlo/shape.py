@@ -279,7 +279,8 @@ def scatter(
 def take(x: Value, indices: Value, dim: int = 0) -> Value:
     """x[..., indices, ...] along one dimension: shape x[:dim] + indices.shape + x[dim+1:]. Indices are clamped.
 
-    Of a dimension without elements, 0."""
+    Of a dimension without elements it takes zeros.
+    """
     dim %= x.ndim
     if x.shape[dim] == 0:
         return full(x.shape[:dim] + indices.shape + x.shape[dim + 1 :], 0, x.dtype)

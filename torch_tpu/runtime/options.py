@@ -47,9 +47,9 @@ _SLOW_UNOPTIMIZED = (
 
 
 MANY_NUMBERS = 400
-"""In a loop that reads more than 512 single numbers, LLVM (jaxlib 0.10.2) takes memory without bounds where it has
-vectors of 512 bits and numbers are spread over 256 of them. Programs that take more numbers than this, as arguments or
-out of arrays, get narrow vectors."""
+"""In a loop that reads more than 512 single numbers, LLVM (jaxlib 0.10.2) takes memory without bounds on CPUs with
+512-bit vectors, where XLA makes it use half of them. Programs that take more numbers than this, as arguments or out of
+arrays, get narrow vectors."""
 
 _NUMBER_ARGUMENT = re.compile(r"tensor<[a-z]")
 _NUMBER_OF_ARRAY = re.compile(r"stablehlo\.slice .* -> tensor<1x[a-z]")
