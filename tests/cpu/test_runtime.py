@@ -199,6 +199,7 @@ def test_programs_of_many_numbers_get_narrow_vectors():
     vectors, numbers = (", ".join([f"%a: tensor<{kind}>"] * 500) + " -> " for kind in ("64xf32", "f32"))
     assert options.choose("normal", results, vectors) == "normal"
     assert options.choose("normal", results, numbers) == "narrow"
+    assert options.choose("low", [((64, 64), F32)] * 8, numbers) == "narrow"
     slices = "stablehlo.slice %a [0:1:1] : (tensor<500xf32>) -> tensor<{}xf32>\n" * 500
     items, rows = (slices.replace("{}", size) for size in ("1", "1x8"))
     assert options.choose("normal", results, rows) == "normal"
