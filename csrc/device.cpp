@@ -435,6 +435,8 @@ struct Generator final : c10::GeneratorImpl {
 
 }  // namespace
 
+thread_local uint64_t random_taken = 0;
+
 std::pair<uint64_t, uint64_t> take_random(const at::Generator* given, uint64_t increment) {
   TORCH_CHECK(!given || given->device().type() == kTPU, "Expected a 'tpu' device type for generator but found '",
               given->device().type(), "'");
@@ -442,7 +444,7 @@ std::pair<uint64_t, uint64_t> take_random(const at::Generator* given, uint64_t i
   auto* state = generator.get<Generator>();
   std::lock_guard<std::mutex> lock(state->mutex_);
   const auto offset = state->offset_;
-  state->offset_ += increment;
+  state->offset_ += random_taken ? random_taken : increment;
   return {state->seed_, offset};
 }
 

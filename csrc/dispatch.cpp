@@ -11,6 +11,7 @@
 #include <ATen/ops/_local_scalar_dense_native.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/DefaultDtype.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -547,7 +548,7 @@ c10::IValue to_ivalue(PyObject* item) {
   return PyFloat_AsDouble(item);
 }
 
-py::list call_graph(int64_t id, py::list args) {
+py::list call_graph(int64_t id, py::list args, const py::object& count_random) {
   check_fork();
   Activity activity;
   const Op& op = *graphs.at(id);
@@ -566,6 +567,8 @@ py::list call_graph(int64_t id, py::list args) {
       continue;
     }
     const auto entry = found->second;
+    const auto restore = c10::make_scope_exit([] { random_taken = 0; });
+    if (entry->increment && !count_random.is_none()) random_taken = count_random().cast<uint64_t>();
     auto outputs = run_entry(op, entry, packed, values);
     py::list results(outputs.size());
     for (size_t i = 0; i < outputs.size(); ++i)
@@ -583,7 +586,9 @@ void bind_dispatch(py::module_& m) {
   m.def("define_graph", &define_graph,
         "A graph of torch.compile as an operator: the kinds of its arguments (tensor, float, other), which are written, and "
         "what the graph is: forward, backward or inference.");
-  m.def("call_graph", &call_graph, "Runs a graph: its entry is found by its arguments, as an operator's.");
+  m.def("call_graph", &call_graph, py::arg("graph"), py::arg("args"), py::arg("count_random") = py::none(),
+        "Runs a graph: its entry is found by its arguments, as an operator's. The function says how many random numbers the "
+        "graph takes for the sizes of this call, if that varies.");
   m.def("install", [](py::bytes key, py::object program, bool callback, std::vector<int64_t> inputs, py::list returns,
                       py::list writes, py::object recipe) {
     auto entry = std::make_shared<Entry>();

@@ -77,6 +77,8 @@ void keep_before(Slot* slot);              // its value, to be put back when the
 void delete_slot_now(Slot* slot);
 
 std::pair<uint64_t, uint64_t> take_random(const at::Generator* generator, uint64_t increment);  // (seed, offset)
+// What this thread takes instead: a program for many sizes says how many numbers the largest need. 0 where it is right.
+extern thread_local uint64_t random_taken;
 
 void bind_device(pybind11::module_& m);
 void bind_dropped(pybind11::module_& m);

@@ -553,7 +553,7 @@ std::vector<c10::IValue> record(const std::shared_ptr<Entry>& entry, const Packe
     Source source;
     source.kind = Source::kRandom;
     if (capturing) {
-      source.generator = generator, source.bytes = entry->increment;
+      source.generator = generator, source.bytes = random_taken ? random_taken : entry->increment;
     } else {
       const auto [seed, offset] = take_random(generator ? &*generator : nullptr, entry->increment);
       source.aval = static_cast<int64_t>(seed), source.bytes = offset;

@@ -55,8 +55,8 @@ class ExportedMlir:
     text: str
     inputs: tuple[Argument, ...]
     outputs: tuple[Argument, ...]
-    random_taken: int
-    """How many random numbers it takes: what a generator's offset advances by."""
+    random_taken: int | str
+    """How many random numbers it takes: what a generator's offset advances by. An expression where that varies."""
 
     def serialize_text(self) -> str:
         return self.text
@@ -133,4 +133,5 @@ def exported_to_mlir(program: ExportedProgram, *, name: str = "exported", platfo
                 outputs.append(described(out.kind.name.lower(), named, item, results[-1].shape))
     if random_state.value is not None:
         inputs.append(Argument("random_state", "", (2,), torch.uint64))
-    return ExportedMlir(function.module(results), tuple(inputs), tuple(outputs), trace.random_taken)
+    taken = trace.random_taken if isinstance(trace.random_taken, int) else str(hlo.dims.as_expr(trace.random_taken))
+    return ExportedMlir(function.module(results), tuple(inputs), tuple(outputs), taken)

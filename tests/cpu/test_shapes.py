@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from torch_tpu import settings
 from torch_tpu.stats import counters as the_counters
 from torch_tpu.stats import num_compiles
 
@@ -379,14 +380,53 @@ def test_numbers_that_become_zero():
         assert torch.equal(compiled(x.to("tpu"), n, k).cpu(), function(x, n, k))
 
 
-def test_random_numbers_do_not_depend_on_the_bound():
-    compiled = torch.compile(lambda x: F.dropout(x, 0.5), backend="tpu", dynamic=True)
-    for n in (3, 5, 9, 4):
-        x = torch.ones(n, 6, device="tpu")
-        torch.manual_seed(n)
-        found = compiled(x).cpu()
-        torch.manual_seed(n)
-        torch.testing.assert_close(found, F.dropout(x, 0.5).cpu())
+RANDOM = {
+    "dropout twice": lambda x: F.dropout(F.dropout(x, 0.3).relu() + 1, 0.6),
+    "of joined dimensions": lambda x: F.dropout(x.t().reshape(-1), 0.3) * 2,
+    "like": lambda x: x + torch.rand_like(x) + torch.randn(x.shape, device=x.device),
+    "whole numbers": lambda x: torch.randint(0, 10, (x.shape[0],), device=x.device) + x[:, 0].long(),
+    "in place": lambda x: x + torch.empty_like(x).exponential_(),
+    "rejection": lambda x: torch.poisson(x.abs()) + torch._standard_gamma(x.abs() + 0.5),
+    "choice": lambda x: torch.multinomial(x.softmax(-1), 1) + torch.bernoulli(x.sigmoid()),
+    "attention": lambda x: F.scaled_dot_product_attention(*[x[None, None]] * 3, dropout_p=0.4),
+}
+
+
+@pytest.mark.parametrize("mode", ["strict", "fused"])
+@pytest.mark.parametrize("kind", RANDOM)
+def test_random_numbers_are_those_of_eager_mode(kind, mode, counters):
+    settings.eager_mode = mode
+    function, (generator,) = RANDOM[kind], torch.tpu.default_generators
+    compiled = torch.compile(function, backend="tpu", dynamic=True)
+    results = []
+    for rows, columns in ((4, 8), (7, 8), (9, 5), (40, 3), (12, 11), (4, 8)):
+        x = torch.linspace(-1, 1, rows * columns).view(rows, columns).to("tpu")
+        before = num_compiles()
+        results.append((x, compiled(x).cpu(), generator.get_offset()))
+        made = num_compiles() - before
+        assert not (made and len(results) > 4), "a size below the bound has a program"
+    assert counters.specialized == 0
+    torch.manual_seed(0)
+    for x, result, offset in results:
+        torch.testing.assert_close(function(x).cpu(), result)
+        assert generator.get_offset() == offset
+
+
+@pytest.mark.parametrize("mode", ["strict", "fused"])
+def test_random_numbers_in_training_are_those_of_eager_mode(mode, counters):
+    settings.eager_mode = mode
+    weight = torch.ones(8, 5, device="tpu", requires_grad=True)
+    inputs = [torch.randn(rows, 8).to("tpu") for rows in (4, 7, 9, 5)]
+
+    def loss(x):
+        return (F.dropout(F.dropout(x @ weight).relu()) ** 2).sum()
+
+    def train(loss):
+        torch.manual_seed(3)
+        return [(found := loss(x), *torch.autograd.grad(found, weight)) for x in inputs]
+
+    torch.testing.assert_close(train(torch.compile(loss, backend="tpu", dynamic=True)), train(loss))
+    assert counters.specialized == 0
 
 
 # ---- Hugging Face's generate

@@ -30,6 +30,7 @@ from torch_tpu import _plug
 from torch_tpu.compile.bounds import Bounds
 from torch_tpu.eager import padded
 from torch_tpu.errors import BoundedError
+from torch_tpu.hlo import dims
 from torch_tpu.tensor import views
 
 Size = Any
@@ -319,6 +320,7 @@ class BoundedRun:
         self.num_inputs = len(inputs)
         # then the values of variables that no input is, as data, and the bounds, as part of the signature
         self.number = _plug.define_graph(kinds + ["float"] * len(extra) + ["other"] * len(made.symbols), written, kind)
+        self._random_taken: Callable[..., Any] = lambda *values: 0
         self.fake_mode: Any = detect_fake_mode([node.meta.get("val") for node in inputs])
         self._take_limits()
 
@@ -330,6 +332,10 @@ class BoundedRun:
             if most is not None and most.is_Integer and most < 1 << 31:
                 self.bounds.limits[symbol] = int(most)
 
+    def takes_random(self, number: Size) -> None:
+        """Told when the graph is lowered: how many random numbers it takes."""
+        self._random_taken = sympy.lambdify(self.plan.symbols, dims.as_expr(number), modules=[_FUNCTIONS, "math"])
+
     def __call__(self, args: list[Any]) -> list[Any]:
         made = self.plan
         values = made.bind(args)
@@ -340,7 +346,8 @@ class BoundedRun:
             given[place] = padded.padded_tensor(args[place], tuple(made.upper(size, known) for size in sizes))
         extra = [value for value, place in zip(values, made.places, strict=True) if place.axis >= 0]
         before = {place: _plug.get_value(given[place]) for place in self.written}
-        answer: list[Any] = _plug.call_graph(self.number, [*given, *extra, *bounds])
+        operands = [*given, *extra, *bounds]
+        answer: list[Any] = _plug.call_graph(self.number, operands, lambda: self._random_taken(*values))
         for place, array in before.items():
             self._write_back(args[place], given[place], array)
         for place, (made_as, expr) in made.computed.items():

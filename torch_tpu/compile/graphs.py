@@ -256,6 +256,7 @@ def miss_graph(
         if graph.bounded is not None and graph.bounded.number == number:
             interpreter = bounded_trace.BoundedInterpreter.of(call, graph.bounded)
             answers = interpreter.run(graph.module, call.meta_args[: graph.bounded.num_inputs])
+            graph.bounded.takes_random(call.trace.random_taken)
             returns, results = bounded_trace.describe(call, interpreter, answers)
         else:
             run = Interpreter(call.trace)

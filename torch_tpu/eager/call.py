@@ -150,7 +150,7 @@ class Call:
             self.function.arguments.append(self.function.arguments.pop(place))
             self.function.attributes.append(self.function.attributes.pop(place))
             keep = [*keep[:place], *keep[place + 1 :], True]
-            self.increment = self.trace.random_taken
+            self.increment = hlo.bound(self.trace.random_taken)
         drop_unused(self.function, keep)
         origins.note(self.function.name, self.function.blocks[0].lines, self.function.sources)
         inputs = [self.operands[v.name] for v in self.function.arguments if v is not state]

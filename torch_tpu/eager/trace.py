@@ -90,7 +90,8 @@ class Trace:
         assert self._rng is not None, "this trace has no generator"
         state = self._rng()
         if self.random_taken:
-            state = state + hlo.literal([0, self.random_taken], state.dtype)
+            taken = hlo.broadcast_to(hlo.scalar(self.random_taken, state.dtype), (2,))
+            state = state + taken * hlo.literal([0, 1], state.dtype)
         return state
 
     def _random_source(self) -> Callable[[], Value]:

@@ -29,6 +29,7 @@ from torch_tpu.hlo.core import (  # noqa: F401
 )
 from torch_tpu.hlo.dims import Dim as Dim
 from torch_tpu.hlo.dims import bound as bound
+from torch_tpu.hlo.dims import varies as varies
 from torch_tpu.hlo.layout import linear_index as linear_index
 from torch_tpu.hlo.shape import *
 from torch_tpu.hlo.types import (  # noqa: F401

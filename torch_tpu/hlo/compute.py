@@ -340,16 +340,6 @@ def triangular_solve(
     )
 
 
-def rng_bits(state: Value, shape: Sequence[int], dtype: torch.dtype, algorithm: str = "THREE_FRY") -> Value:
-    """Random bits of an unsigned dtype from a state (ui64[2] for THREE_FRY, ui64[2] or [3] for PHILOX)."""
-    _, bits = emit_many(
-        f"stablehlo.rng_bit_generator {state.name}, algorithm = {algorithm} : "
-        f"({state.type}) -> ({state.type}, {tensor_type(tuple(shape), dtype)})",
-        [(state.shape, state.dtype), (shape, dtype)],
-    )
-    return bits
-
-
 def custom_call(
     target: str,
     operands: Sequence[Value],

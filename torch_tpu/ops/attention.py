@@ -15,6 +15,7 @@ import torch
 
 from torch_tpu import hlo
 from torch_tpu.hlo import Value
+from torch_tpu.ops import random
 from torch_tpu.ops.matmul import activate, contract, linear_product
 from torch_tpu.ops.normalization import layer_norm, masked_softmax_of, safe_softmax_parts, wide
 from torch_tpu.ops.registry import Context, lowering, number
@@ -87,13 +88,10 @@ class Scores:
 
 
 def _dropped(ctx: Context, dropout: float, shape: Sequence[int], state: Value | None = None) -> tuple[Value, Value]:
-    """Factors 0 and 1 / (1 - dropout), and the state (ui64[2]) they were drawn from.
-
-    The state itself is random: a mask has more elements than the results that advance the generator.
-    """
+    """Factors 0 and 1 / (1 - dropout), and the state (ui64[2]) they were drawn from."""
     if state is None:
-        state = hlo.rng_bits(ctx.rng, (2,), torch.uint64)
-    bits = hlo.rng_bits(state, shape, torch.uint32)
+        state = ctx.rng
+    bits, _ = random.words_of(state, shape, own_key=True)
     keep = hlo.greater_equal(bits, min(int(dropout * 2.0**32), 2**32 - 1))
     factor = 1.0 / (1.0 - dropout) if dropout < 1 else 0.0
     return hlo.select(keep, hlo.scalar(factor, torch.float32), 0.0), state

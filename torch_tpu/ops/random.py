@@ -37,8 +37,8 @@ Size = Sequence[int]
 
 def offsets(outs: Sequence[Spec]) -> int:
     """How many counters a call with these results uses: the number of their elements, rounded up to 4, at least 4."""
-    numel = sum(math.prod(spec.shape) for spec in outs)
-    return max(4, -(-numel // 4) * 4)
+    rounded = (sum(math.prod(spec.shape) for spec in outs) + 3) // 4 * 4
+    return rounded if isinstance(rounded, hlo.Dim) else max(4, rounded)
 
 
 def require(condition: bool, message: str) -> None:
@@ -64,37 +64,52 @@ def _halves(x: Value) -> tuple[Value, Value]:
     return hlo.convert(x, torch.uint32), hlo.convert(hlo.shift_right_logical(x, 32), torch.uint32)
 
 
-def _counters(offset: Value, numel: int) -> tuple[Value, Value]:
-    """offset + 0, 1, 2, ... as two words."""
-    if numel >> 32:
-        return _halves(hlo.iota((numel,), 0, torch.uint64) + offset)
+def _counters(offset: Value, shape: Size) -> tuple[Value, Value]:
+    """offset + 0, 1, 2, ... as two words, row by row."""
+    if hlo.bound(math.prod(shape)) >> 32:
+        return _halves(_places(shape, torch.uint64) + offset)
     start, high = _halves(offset)
-    low = hlo.iota((numel,), 0, torch.uint32) + start
+    low = _places(shape, torch.uint32) + start
     return low, hlo.convert(hlo.less(low, start), torch.uint32) + high
 
 
+def _places(shape: Size, dtype: torch.dtype) -> Value:
+    """0, 1, 2, ... row by row. Where a row is longer than its real elements, the others are not counted."""
+    place = hlo.iota(shape, len(shape) - 1, dtype)
+    for axis in range(len(shape) - 1):
+        place = place + hlo.iota(shape, axis, dtype) * math.prod(shape[axis + 1 :])
+    return place
+
+
 def words(ctx: Context, shape: Size, stream: int | Value = 0, own_key: bool = False) -> tuple[Value, Value]:
+    """`words_of` the call's random state."""
+    return words_of(ctx.rng, shape, stream, own_key)
+
+
+def words_of(state: Value, shape: Size, stream: int | Value = 0, own_key: bool = False) -> tuple[Value, Value]:
     """Two independent uint32 tensors of random bits, which share their counters.
 
     Args:
+        state: ui64[2], the seed and the offset.
         stream: below 0xFFFF; a scalar int32 Value in loops.
         own_key: more numbers are drawn than the results have elements, so that the counters would reach into those of
             the next call: the key is made from seed and offset, and counters start at 0.
     """
-    seed, offset = (hlo.reshape(hlo.slice_in_dim(ctx.rng, 0, index, index + 1), ()) for index in (0, 1))
-    key, numel = _halves(seed), math.prod(shape)
+    seed, offset = (hlo.reshape(hlo.slice_in_dim(state, 0, index, index + 1), ()) for index in (0, 1))
+    key = _halves(seed)
+    flat = shape if hlo.varies(shape) else (math.prod(shape),)
     if own_key:
         low, high = _halves(offset)
         fresh = threefry(key, (low, high ^ (_OWN_KEY_STREAM << 16)))
         first, second = hlo.optimization_barrier(fresh)  # else computed anew for every element
         key = (first, second)
         offset = hlo.scalar(0, torch.uint64)
-    low, high = _counters(offset, numel)
+    low, high = _counters(offset, flat)
     if isinstance(stream, Value):
         high = high ^ hlo.shift_left(hlo.convert(stream, torch.uint32), 16)
     elif stream:
         high = high ^ (stream << 16)
-    spread = (hlo.broadcast_to(key[0], (numel,)), hlo.broadcast_to(key[1], (numel,)))
+    spread = (hlo.broadcast_to(key[0], flat), hlo.broadcast_to(key[1], flat))
     first, second = threefry(spread, (low, high))
     return hlo.reshape(first, shape), hlo.reshape(second, shape)
 
