@@ -101,7 +101,19 @@ for name, function in functions.items():
     results = [item.sum().item() for item in (result if isinstance(result, (tuple, list)) else [result])]
     kept = {key: counters["aot_autograd"][f"autograd_cache_{key}"] for key in ("hit", "miss", "saved", "bypass")}
     found[name] = results, kept
-print(json.dumps(found | {name: torch_tpu.stats()[name] for name in ("compiles", "calls_in_between")}))
+
+def vary(x):
+    return torch.nn.functional.dropout(model[0](x)).relu().square().mean()
+
+counters.clear()
+varying, losses = torch.compile(vary, backend="tpu", options=options, dynamic=True), []
+for rows in (4, 7, 9, 40):
+    loss = varying(torch.linspace(-1, 1, rows * 8).view(rows, 8).to("tpu"))
+    loss.backward()
+    losses += loss.item(), model[0].weight.grad.sum().item()
+kept = {key: counters["aot_autograd"][f"autograd_cache_{key}"] for key in ("hit", "miss", "saved", "bypass")}
+found["varying"] = losses, kept
+print(json.dumps(found | {name: torch_tpu.stats()[name] for name in ("compiles", "calls_in_between", "specialized")}))
 """
 
 
@@ -117,7 +129,7 @@ def test_compiled_graphs_are_kept_between_processes(tmp_path):
         return json.loads(subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout)
 
     cold, warm, other, off = run(), run(), run(bucket_size=64), run(serializable=False)
-    counts = {"train": 2, "views": 1, "split": 1, "scores": 1}
+    counts = {"train": 2, "views": 1, "split": 1, "scores": 1, "varying": 1}
     for name, count in counts.items():
         assert cold[name][0] == warm[name][0] == other[name][0] == off[name][0]
         assert cold[name][1] == other[name][1] == {"hit": 0, "miss": count, "saved": count, "bypass": 0}, name
@@ -127,6 +139,59 @@ def test_compiled_graphs_are_kept_between_processes(tmp_path):
     assert cold["compiles"] > 5 and warm["compiles"] == 0
     assert not warm["inductor"], "its code generators take a second to import"
     assert cold["calls_in_between"] == warm["calls_in_between"] == 1
+    assert cold["specialized"] == warm["specialized"] == 0, "sizes that vary still have bounds"
+
+
+TRACED = """
+import json, sys, torch, torch_tpu
+from torch._dynamo.utils import counters
+from torch_tpu.runtime import platform
+torch._dynamo.config.caching_precompile = True
+torch_tpu.__version__ += sys.argv[2]
+torch_tpu.settings.eager_mode = sys.argv[1]
+torch.manual_seed(0)
+
+@torch.compile(backend="tpu", dynamic=True)
+def loss(model, x):
+    return torch.nn.functional.dropout(model(x)).square().mean()
+
+@torch.compile(backend="tpu")
+def breaks(x):
+    y = x.sin()
+    return y * 2 if y.sum().item() > 0 else y * 3
+
+assert not platform.is_started(), "what is read starts nothing"
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)).to("tpu")
+optimizer = torch.optim.AdamW(model.parameters())
+values = [breaks(torch.ones(3, device="tpu")).sum().item()]
+for rows in (4, 7, 9, 40, 4):
+    one = loss(model, torch.linspace(-1, 1, rows * 8).view(rows, 8).to("tpu"))
+    one.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    values.append(one.item())
+torch.compiler.save_cache_artifacts()
+stats = {name: torch_tpu.stats()[name] for name in ("compiles", "specialized")}
+print(json.dumps({"values": values, "traced": counters["frames"]["total"], **stats}))
+"""
+
+
+@pytest.mark.parametrize("mode", ["strict", "fused"])
+def test_with_what_dynamo_traced_a_process_traces_and_compiles_nothing(tmp_path, mode):
+    variables = {
+        **os.environ,
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "graphs"),
+        "TORCH_TPU_CACHE_DIR": str(tmp_path),
+    }
+
+    def run(version=""):
+        command = [sys.executable, "-c", TRACED, mode, version]
+        return json.loads(subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout)
+
+    cold, warm, other = run(), run(), run(".dev1")
+    assert cold["traced"] == other["traced"] == 3 and cold["compiles"] > 3
+    assert warm == {**cold, "traced": 0, "compiles": 0}
+    assert other["values"] == cold["values"], "graphs of another version are not used, and do no harm"
 
 
 def test_a_graph_that_is_read_runs_before_its_program_is_compiled(tmp_path, monkeypatch):

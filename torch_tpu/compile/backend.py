@@ -51,7 +51,7 @@ def compile_graph(
         kind: partial(_compile, kind=kind, name=f"{name}_{suffix}", options=chosen, bounds=bounds, reason=reason)
         for kind, suffix in (("forward", "fwd"), ("backward", "bwd"), ("inference", "inf"))
     }
-    keeps = saved.can_keep(chosen, inputs)
+    keeps = saved.can_keep(chosen)
     if keeps:
         compiled = {kind: saved.keepable(compiler) for kind, compiler in compiled.items()}
     make = aot_autograd(
@@ -112,6 +112,6 @@ def _compile(
     bounds: Bounds,
     reason: str,
 ) -> Graph:
-    graph = Graph(module, kind, name, options, bounds)
+    graph = Graph(module, options, kind, name, bounds)
     graph.reason = reason  # a backward graph may be made later
     return graph

@@ -68,9 +68,9 @@ class Graph(SavedGraph):
     def __init__(
         self,
         module: fx.GraphModule,
+        options: Options,
         kind: str,
         name: str,
-        options: Options,
         bounds: Bounds | None = None,
         between: Collection[int] = (),
     ):
@@ -79,9 +79,9 @@ class Graph(SavedGraph):
             bounds: of sizes that vary, which graphs of one function share.
             between: the inputs that other parts of a split graph make.
         """
-        super().__init__(module, kind, name, options)
+        self.bounds = bounds or Bounds(options)
+        super().__init__(module, options, kind, name, self.bounds)
         ops.load()
-        configure.configure()
         self._boxed_call = True  # in the instance, because wrappers copy what is there
         self.module = module
         self.kind = kind
@@ -89,8 +89,6 @@ class Graph(SavedGraph):
         self.name = name
         self.reason = why_compiled()
         """Why Dynamo compiled the function again, until it is told."""
-        self.options = options
-        self.bounds = bounds or Bounds(options)
         self.between = between
         self.bounded: bounded.BoundedRun | None = None
         """How it runs with sizes that vary, if it can."""
@@ -100,7 +98,7 @@ class Graph(SavedGraph):
         """Device tensors that the graph holds itself: further arguments."""
         self.holds_tensors = bool(self.attributes)
         self._run: Callable[[list[Any]], Any] = self._call_program
-        apart = splitting.refused(module, platform.client().platform)
+        apart = splitting.refused(module, platform.choose())
         self.needs_values = bool(apart) or not splitting.is_plain(module)
         if apart:
             self._split(apart)
@@ -119,11 +117,13 @@ class Graph(SavedGraph):
             self.specialize(str(error))
             return
         if plan is not None:
+            self.needs_values = True
             self.bounded = bounded.BoundedRun(self.module, plan, self.bounds, written, self.kind)
             _graphs[self.bounded.number] = self
             self._run = self._call_bounded
 
     def __call__(self, args: list[Any]) -> Any:  # type: ignore[override]
+        configure.configure()  # here, so that the device does not start where a graph is read
         return self._run(args)
 
     def _call_program(self, args: list[Any]) -> Any:
@@ -195,7 +195,7 @@ class Graph(SavedGraph):
             if name in programs:
                 between = {place for place, source in enumerate(call.args) if source not in given}
                 part_name = f"{self.name}_{name.rpartition('_')[2]}"
-                graph = Graph(part, self.kind, part_name, self.options, self.bounds, between)
+                graph = Graph(part, self.options, self.kind, part_name, self.bounds, between)
                 graph.reason = self.reason
                 setattr(whole, name, _Unboxed(graph))
             else:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import torch
 from torch import fx
 from torch._functorch import config
 from torch._guards import detect_fake_mode
@@ -23,7 +22,6 @@ from torch._inductor import codecache
 from torch._inductor.output_code import OutputCode
 
 import torch_tpu
-from torch_tpu import settings
 from torch_tpu.compile.decompositions import table
 from torch_tpu.compile.interpreter import STRIDES, strides_of
 from torch_tpu.compile.options import Options
@@ -42,7 +40,7 @@ except ImportError:  # PyTorch has moved them: graphs are not kept
 class SavedGraph(OutputCode):
     """What AOTAutograd can keep: it is pickled as what it was made from, and made anew.
 
-    Subclasses are made from (module, *rest), where all but the module can be pickled.
+    Subclasses are made from (module, options, *rest), where all but the module can be pickled.
     """
 
     holds_tensors = False
@@ -53,9 +51,21 @@ class SavedGraph(OutputCode):
     __hash__ = object.__hash__
     __eq__ = object.__eq__
 
-    def __init__(self, module: fx.GraphModule, *rest: Any):
+    def __init__(self, module: fx.GraphModule, options: Options, *rest: Any):
         super().__init__()
-        self._made_from: tuple[Any, ...] = (module, *rest)
+        self.options = options
+        self._made_from: tuple[Any, ...] = (module, options, *rest)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """When one is read, or copied.
+
+        Raises:
+            RuntimeError: it was kept by another version of this package, or for another platform. Dynamo finds its packages
+                (`caching_precompile`) by the function's source alone; it traces a function again whose package it cannot read.
+        """
+        if "_made_for" in state and state["_made_for"] != _depends_on(state["_made_from"][1]):
+            raise RuntimeError("a compiled graph was kept by another torch_tpu, or for another platform")
+        self.__dict__ = state
 
     def prepare_for_serialization(self) -> None:
         """Of a copy that is to be pickled."""
@@ -71,39 +81,32 @@ class SavedGraph(OutputCode):
             data = _graph_pickler.GraphPickler.dumps(module, options)
         except Exception as error:
             raise BypassAOTAutogradCache(f"the graph cannot be pickled: {error}") from error
-        self.__dict__ = {"_made_from": (data, *rest)}
+        self.__dict__ = {"_made_from": (data, *rest), "_made_for": _depends_on(self.options)}
 
     def post_compile(self, example_inputs: Sequence[Any], constants: Any, graph_kwargs: Any) -> None:
         """Of one that was read."""
-        data, *rest = self._made_from
+        data, options, *rest = self._made_from
         fake_mode = detect_fake_mode(example_inputs)
         assert fake_mode is not None, "AOTAutograd reads its cache with fake inputs"
         module: Any = _graph_pickler.GraphPickler.loads(data, fake_mode)
         for body in module.modules():  # graphs are read without their code; the whole one is only interpreted
             if body is not module and isinstance(body, fx.GraphModule):
                 body.recompile()
-        self.__init__(module, *rest)  # type: ignore[misc]
+        self.__init__(module, options, *rest)  # type: ignore[misc]
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
         pass
 
 
-def can_keep(options: Options, inputs: Sequence[Any]) -> bool:
-    """Whether a graph can be kept: its sizes do not vary, and nobody looks on."""
+def can_keep(options: Options) -> bool:
+    """Whether graphs can be kept: nobody looks on."""
     return (
         options.serializable
         and SerializableAOTDispatchCompiler is not None
         and options.debug_callback is None
         and not (origins.recording or observers)  # lines that are shown must be today's
         and platform.client().runs
-        and not any(map(_varies, inputs))
     )
-
-
-def _varies(given: Any) -> bool:
-    if isinstance(given, torch.Tensor):
-        return any(isinstance(size, torch.SymInt) for size in (*given.shape, *given.stride(), given.storage_offset()))
-    return isinstance(given, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
 def keepable(compiler: Callable[..., Any]) -> Any:
@@ -114,7 +117,7 @@ def keepable(compiler: Callable[..., Any]) -> Any:
 @contextlib.contextmanager
 def kept(module: fx.GraphModule, options: Options) -> Iterator[None]:
     """While AOTAutograd compiles one of Dynamo's graphs: it is looked up, and kept with its backward graph."""
-    module.torch_tpu = _depends_on(repr(options))  # type: ignore[assignment]
+    module.torch_tpu = _depends_on(options)  # type: ignore[assignment]
     try:
         with config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True), _without_inductor():
             yield
@@ -137,10 +140,13 @@ def _without_inductor() -> Iterator[None]:
         yield
 
 
-def _depends_on(options: str) -> str:
-    """A digest of what decides how a graph is decomposed and divided, besides PyTorch and its settings."""
+def _depends_on(options: Options) -> str:
+    """A digest of what decides how a graph is decomposed and divided, besides PyTorch and its settings.
+
+    Ours decide how its calls are lowered, which is done when it runs.
+    """
     decomposed = sorted(map(str, table()))
-    found = (torch_tpu.__version__, _sources(), options, platform.client().platform, settings.current(), decomposed)
+    found = (torch_tpu.__version__, _sources(), repr(options), platform.choose(), decomposed)
     return hashlib.sha256(repr(found).encode()).hexdigest()
 
 
