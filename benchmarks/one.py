@@ -40,6 +40,7 @@ def measure(name: str, subject_name: str, quick: bool) -> dict[str, Any]:
         subject.wait()
         base = measuring.peak_mib()
         first = first_calls(workload, 3)
+        subject.keep()
         repeats, budget = (3, 5.0) if quick else (30, 10.0)
         timing = measuring.measure(workload.run, repeats=repeats, budget=budget)
         found = {

@@ -42,6 +42,9 @@ class Torch:
     def wait(self) -> None:
         """Until all work is done."""
 
+    def keep(self) -> None:
+        """After the first calls, for those that must be told to keep what they traced."""
+
 
 class Inductor(Torch):
     """torch.compile on the CPU: model and loss in one function, the optimizer in another."""
@@ -93,6 +96,29 @@ class Whole(Strict):
         import torch
 
         return torch.compile(step, backend="tpu")
+
+
+class Traced(Fused):
+    """This backend by torch.compile for model and loss, with what Dynamo traced kept on disk; the optimizer recorded."""
+
+    def start(self) -> None:
+        import logging
+
+        import torch
+
+        super().start()
+        torch._dynamo.config.caching_precompile = True
+        logging.getLogger("torch._dynamo.guards").setLevel(logging.ERROR)  # it names each guard that it leaves out
+
+    def compile(self, function: Function) -> Function:
+        import torch
+
+        return function if function.__name__ == "step" else torch.compile(function, backend="tpu")
+
+    def keep(self) -> None:
+        import torch
+
+        torch.compiler.save_cache_artifacts()
 
 
 class Graph(Fused):
@@ -174,9 +200,10 @@ SUBJECTS: dict[str, type[Torch]] = {
     "fused": Fused,
     "compiled": Compiled,
     "whole": Whole,
+    "traced": Traced,
     "graph": Graph,
     "xla_lazy": XlaLazy,
     "xla_compiled": XlaCompiled,
     "jax": Jax,
 }
-OURS = ("strict", "fused", "compiled", "whole", "graph")
+OURS = ("strict", "fused", "compiled", "whole", "traced", "graph")
