@@ -23,7 +23,7 @@ FUNCTION_LINES = 60
 FOLDERS = {
     "torch_tpu": 1020,
     "torch_tpu/runtime": 2200,
-    "torch_tpu/hlo": 2060,
+    "torch_tpu/hlo": 2140,
     "torch_tpu/ops": 9950,
     "torch_tpu/tensor": 1800,
     "torch_tpu/device": 1500,

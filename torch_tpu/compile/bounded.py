@@ -52,7 +52,7 @@ def _size(size: int | torch.SymInt, same: Same) -> Size:
     if not isinstance(size, torch.SymInt):
         return size
     expr = size.node.expr.xreplace(same)
-    return int(expr) if expr.is_Integer else sympy.expand(expr)
+    return int(expr) if expr.is_Integer else dims.simplified(expr)
 
 
 class Place(NamedTuple):

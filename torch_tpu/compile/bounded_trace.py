@@ -23,6 +23,7 @@ from torch_tpu.errors import BoundedError
 from torch_tpu.hlo import Value, dims, layout
 from torch_tpu.ops import movement, registry, schema
 from torch_tpu.ops.registry import Spec
+from torch_tpu.tensor import views
 
 
 class BoundedTrace(Trace):
@@ -46,8 +47,10 @@ class BoundedTrace(Trace):
         """A symbolic number as lowerings take it."""
         if isinstance(size, torch.SymInt):
             return dims.dim(size.node.expr.xreplace(self.same))
-        if isinstance(size, (torch.SymFloat, torch.SymBool)):
-            raise BoundedError(f"the number {size} is computed from sizes")
+        if isinstance(size, torch.SymFloat):
+            return dims.Computed(size.node.expr.xreplace(self.same))
+        if isinstance(size, torch.SymBool):
+            raise BoundedError(f"{size} is decided by sizes")
         return size
 
     def assign(self, fake: torch.Tensor, value: Value) -> None:
@@ -56,6 +59,15 @@ class BoundedTrace(Trace):
         if value.shape != shape:
             raise BoundedError(f"a result has the shape {value.shape}, not {shape}")
         self.fakes[id(fake)] = (fake, value)
+
+    def is_contiguous(self, tensor: torch.Tensor) -> bool:
+        """By the sizes that the graph was made with: asking the fake tensor itself would count as a decision by sizes."""
+        sizes, strides = [tuple(map(hint, given)) for given in (tensor.shape, tensor.stride())]
+        return strides == views.contiguous_strides(sizes)
+
+    def is_constant(self, tensor: torch.Tensor) -> bool:
+        """Numbers that vary are tensors on the host, too."""
+        return id(tensor) not in self.fakes and super().is_constant(tensor)
 
     def read(self, tensor: torch.Tensor) -> Value:
         found = self.fakes.get(id(tensor))

@@ -134,9 +134,16 @@ class Trace:
     def shape_of(self, tensor: torch.Tensor) -> tuple[int, ...]:
         return tuple(tensor.shape)
 
+    def is_contiguous(self, tensor: torch.Tensor) -> bool:
+        return tensor.is_contiguous()
+
+    def is_constant(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is on the host, where a decomposition made it."""
+        return tensor.device.type == "cpu"
+
     def read(self, tensor: torch.Tensor) -> Value:
         """The value of a tensor; a CPU tensor (a constant of a decomposition) is written into the program."""
-        if tensor.device.type == "cpu":
+        if self.is_constant(tensor):
             return hlo.literal(tensor.detach(), tensor.dtype)
         cell = self.cell(tensor)
         if cell.value is None:
@@ -245,7 +252,7 @@ class Trace:
         if first is None and outs:
             dtypes.check_made(functional._schema.name, outs[0].dtype)
         ctx = Context(rule.op, outs, self.platform, self._random_source() if rule.random else None)
-        ctx.contiguous = first is None or first.is_contiguous()
+        ctx.contiguous = first is None or self.is_contiguous(first)
         positional, named = self._values(op, functional, rule, bound, data)
         hlo.current().inputs = [*positional, *named.values()]
         if self.platform == "cpu" and bounds.has_indices(functional._schema.name):
@@ -455,7 +462,7 @@ class Trace:
                 return data[place, index]
             if isinstance(item, torch.Tensor):
                 return self.read(item)
-            if isinstance(item, (bool, int, float, complex, hlo.Dim)) and _is_operand(rule, argument.name, kind, item):
+            if isinstance(item, NUMBERS) and _is_operand(rule, argument.name, kind, item):
                 return weak_scalar(item, wide)
             return item
 
@@ -476,7 +483,7 @@ class _Mode(TorchDispatchMode):
         if not decomp.is_known(op):
             raise UnsupportedOpError(f"{op} is not an ATen operator")
         tensors = _tensors_of([*args, *kwargs.values()])
-        if all(t is None or t.device.type == "cpu" for t in tensors) and _device(kwargs) == "cpu":
+        if all(t is None or self.trace.is_constant(t) for t in tensors) and _device(kwargs) == "cpu":
             return op(*args, **kwargs)  # a constant that a decomposition makes on the host
         return self.trace.call(op, args, kwargs)
 
@@ -505,6 +512,9 @@ def _device(kwargs: Mapping[str, Any]) -> str:
     return "cpu" if device is None else torch.device(device).type
 
 
+NUMBERS = (bool, int, float, complex, hlo.Dim, hlo.Computed)
+
+
 def is_wide(bound: Mapping[str, Any]) -> bool:
     """A Python float is float64 in the program: some tensor is, or the result will be."""
     if torch.get_default_dtype() in WIDE or bound.get("dtype") in WIDE:
@@ -523,7 +533,7 @@ def scalar_dtype(number: Any, wide: bool) -> torch.dtype:
         return torch.bool
     if isinstance(number, (int, hlo.Dim)):
         return torch.int64
-    if isinstance(number, float):
+    if isinstance(number, (float, hlo.Computed)):
         return torch.float64 if wide else torch.float32
     return torch.complex128 if wide else torch.complex64
 

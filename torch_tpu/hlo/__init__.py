@@ -27,6 +27,7 @@ from torch_tpu.hlo.core import (  # noqa: F401
     outer_block,
     region,
 )
+from torch_tpu.hlo.dims import Computed as Computed
 from torch_tpu.hlo.dims import Dim as Dim
 from torch_tpu.hlo.dims import bound as bound
 from torch_tpu.hlo.dims import varies as varies

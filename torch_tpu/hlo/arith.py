@@ -12,7 +12,7 @@ import torch
 
 from torch_tpu.hlo import types
 from torch_tpu.hlo.core import Number, Value, block, current, emit
-from torch_tpu.hlo.dims import Dim, varies
+from torch_tpu.hlo.dims import Computed, Dim, varies
 from torch_tpu.hlo.types import tensor_type
 
 
@@ -20,6 +20,8 @@ def full(shape: Sequence[int], number: Number, dtype: torch.dtype) -> Value:
     """A tensor of one repeated constant."""
     if isinstance(number, Dim):
         return broadcast_in_dim(layout.size_value(number, dtype), shape, ())
+    if isinstance(number, Computed):
+        return broadcast_in_dim(layout.computed_value(number, dtype), shape, ())
     if current().sizes and varies(shape):
         return layout.full(shape, number, dtype)
     key = (tuple(shape), types.scalar_text(number, dtype), dtype)

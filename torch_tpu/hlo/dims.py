@@ -86,9 +86,16 @@ def as_expr(size: Any) -> Any:
     return size.expr if isinstance(size, Dim) else size if isinstance(size, sympy.Expr) else sympy.Integer(size)
 
 
+def simplified(expr: Any) -> Any:
+    """An expression of sizes in the form in which equal ones are the same: (s0 ** 2) // s0 is s0."""
+    if expr.has(functions.FloorDiv):
+        expr = expr.replace(functions.FloorDiv, quotient)
+    return sympy.expand(expr)
+
+
 def dim(expr: Any, factors: Factors | None = None) -> int:
     """The size that an expression stands for: an int if it is one."""
-    expr = sympy.expand(expr)
+    expr = simplified(expr)
     return int(expr) if expr.is_Integer else Dim(expr, factors)
 
 
@@ -212,6 +219,12 @@ class _Dim:
     def __divmod__(self, other: Any) -> Any:
         return self // other, self % other
 
+    def __truediv__(self, other: Any) -> Any:
+        return Computed(functions.ToFloat(self.expr)) / other
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return other / Computed(functions.ToFloat(self.expr))
+
     def __neg__(self) -> Any:
         return dim(-self.expr)
 
@@ -240,6 +253,57 @@ else:
     Dim.__name__ = Dim.__qualname__ = "Dim"
 
 
+class Computed:
+    """A float that is computed from sizes, such as 1 / size. What takes a number for a program takes it.
+
+    A lowering that needs the number itself raises TypeError; the graph is then compiled for each set of sizes.
+    """
+
+    __slots__ = ("expr",)
+
+    def __init__(self, expr: sympy.Expr):
+        self.expr = expr
+
+    def __repr__(self) -> str:
+        return f"Computed({self.expr})"
+
+    def __add__(self, other: Any) -> Computed:
+        return Computed(self.expr + _as_float(other))
+
+    def __sub__(self, other: Any) -> Computed:
+        return Computed(self.expr - _as_float(other))
+
+    def __rsub__(self, other: Any) -> Computed:
+        return Computed(_as_float(other) - self.expr)
+
+    def __mul__(self, other: Any) -> Computed:
+        return Computed(self.expr * _as_float(other))
+
+    def __truediv__(self, other: Any) -> Computed:
+        return Computed(functions.FloatTrueDiv(self.expr, _as_float(other)))
+
+    def __rtruediv__(self, other: Any) -> Computed:
+        return Computed(functions.FloatTrueDiv(_as_float(other), self.expr))
+
+    def __neg__(self) -> Computed:
+        return Computed(-self.expr)
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(f"the number {self.expr} is known when the program runs, not before")
+
+    __radd__, __rmul__ = __add__, __mul__
+
+
+def _as_float(number: Any) -> Any:
+    if isinstance(number, Computed):
+        return number.expr
+    if isinstance(number, Dim):
+        return functions.ToFloat(number.expr)
+    if not isinstance(number, (int, float)):
+        raise TypeError(f"a number computed from sizes and {type(number).__name__}")
+    return sympy.Float(number)
+
+
 def _is_size(other: Any) -> bool:
     return isinstance(other, (int, Dim)) and not isinstance(other, bool)
 
@@ -259,8 +323,19 @@ def exact_quotient(size: Any, divisor: Any) -> Any | None:
 
 
 def quotient(size: Any, divisor: Any) -> Any:
+    """size // divisor. What the divisor divides is taken out, so that (s0 - 1) // 2 + 1 is (s0 + 1) // 2."""
     exact = exact_quotient(size, divisor)
-    return functions.FloorDiv(size, divisor) if exact is None else exact
+    if exact is not None:
+        return exact
+    if not divisor.is_Integer:
+        return functions.FloorDiv(size, divisor)
+    outside, inside = sympy.Integer(0), sympy.Integer(0)
+    for term, factor in sympy.expand(size).as_coefficients_dict().items():
+        whole, rest = divmod(factor, divisor) if factor.is_Integer else (0, factor)
+        if term != 1 and rest:
+            whole, rest = 0, factor
+        outside, inside = outside + whole * term, inside + rest * term
+    return outside + functions.FloorDiv(inside, divisor)
 
 
 def varies(shape: Sequence[int]) -> bool:

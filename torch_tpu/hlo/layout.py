@@ -15,6 +15,7 @@ from torch_tpu.errors import BoundedError
 from torch_tpu.hlo import arith
 from torch_tpu.hlo.core import Number, Value, block, current, emit
 from torch_tpu.hlo.dims import (
+    Computed,
     DifferentSizes,
     Dim,
     Factor,
@@ -48,6 +49,43 @@ def position_dtype(size: int) -> torch.dtype:
 def size_value(size: int, dtype: torch.dtype = torch.int64) -> Value:
     """The size as a scalar of the program."""
     return arith.convert(_evaluate(as_expr(size)), dtype)
+
+
+def computed_value(number: Computed, dtype: torch.dtype) -> Value:
+    """A number that is computed from sizes, in float64 as PyTorch does, as a scalar of the program."""
+    known = block().constants
+    key = ("number", number.expr)
+    if key not in known:
+        known[key] = _emit_float(number.expr)
+    return arith.convert(known[key], dtype)
+
+
+_FLOATS = {
+    "Add": "add",
+    "Mul": "multiply",
+    "Max": "maximum",
+    "Min": "minimum",
+    "FloatTrueDiv": "divide",
+    "FloatPow": "power",
+    "OpaqueUnaryFn_sqrt": "sqrt",
+    "OpaqueUnaryFn_exp": "exponential",
+    "OpaqueUnaryFn_log": "log",
+}
+"""PyTorch's functions of floats, by the operation that computes them."""
+
+
+def _emit_float(expr: sympy.Expr) -> Value:
+    if expr.is_number:
+        return arith.scalar(float(expr), torch.float64)
+    name = type(expr).__name__
+    if name == "ToFloat":
+        return size_value(dim(expr.args[0]), torch.float64)
+    if name == "IntTrueDiv":
+        return arith.divide(*(size_value(dim(part), torch.float64) for part in expr.args))
+    if name not in _FLOATS:
+        raise BoundedError(f"the number {expr} cannot be computed in a program")
+    operation, parts = getattr(arith, _FLOATS[name]), [_emit_float(part) for part in expr.args]
+    return functools.reduce(operation, parts) if len(parts) > 1 else operation(*parts)
 
 
 def _evaluate(expr: sympy.Expr) -> Value:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import Tensor, contiguous_format
+from torch import Tensor, contiguous_format, dtype, ops
 from torch._C import DisableTorchFunction, DispatchKey
 from torch._decomp import decomposition_table
 from torch._ops import OpOverload
@@ -60,13 +60,18 @@ def _as_strided_scatter(
     return copy
 
 
+def _convert_element_type(x: Tensor, dtype: dtype) -> Tensor:
+    return ops.aten._to_copy.default(x, dtype=dtype)
+
+
 DEFINITIONS: dict[str, Callable[..., Any]] = {
     "flex_lib::zeros_and_scatter": _zeros_and_scatter,
     "aten::as_strided_copy": _as_strided_copy,
     "aten::as_strided_scatter": _as_strided_scatter,
+    "prims::convert_element_type": _convert_element_type,
 }
 """Operators in terms of ATen: those that PyTorch has outside of it, which are gradients of what scores of flex_attention
-look up, and those whose view is one of the storage, which a lowering does not see."""
+look up and conversions of numbers that vary, and those whose view is one of the storage, which a lowering does not see."""
 
 COMPOSITE_KEYS = (
     DispatchKey.CompositeExplicitAutogradNonFunctional,
