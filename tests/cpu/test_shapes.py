@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import random
 
 import pytest
@@ -280,18 +281,92 @@ def test_convolutions_of_batches_that_vary_are_trained(kind, counters):
     assert counters.specialized == (kind == "grouped") and not counters.fallbacks
 
 
-def test_gradients_of_images_that_vary_in_size():
-    model = nn.Conv2d(4, 3, 3, padding=1)
+IMAGES = {
+    "padded": lambda: nn.Conv2d(3, 4, 3, padding=1),
+    "unpadded": lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.AvgPool2d(2)),
+    "dilated": lambda: nn.Conv2d(3, 4, 3, 1, 2, 2),
+    "strided": lambda: nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.ConvTranspose2d(4, 3, 2, 2)),
+    "of single places": lambda: nn.Conv2d(3, 4, 1, 2),
+    "one dimension": lambda: nn.Sequential(nn.Flatten(2), nn.Conv1d(3, 4, 5, 2, 1), nn.MaxPool1d(2)),
+    "network": lambda: nn.Sequential(
+        nn.Conv2d(3, 4, 7, 2, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(3, 2, 1), nn.Conv2d(4, 4, 3, padding=1),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2),
+    ),
+    "maximum": lambda: nn.MaxPool2d(3, 2, 1, ceil_mode=True),
+    "dilated maximum": lambda: nn.MaxPool2d(2, 1, 0, 2),
+    "mean": lambda: nn.AvgPool2d(3, 2, 1),
+    "mean without padding": lambda: nn.AvgPool2d(3, 2, 1, count_include_pad=False),
+    "mean that hangs over": lambda: nn.AvgPool2d(3, 2, 1, ceil_mode=True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", IMAGES)
+def test_images_that_vary_in_size(kind, counters):
+    model = IMAGES[kind]()
     moved = copy.deepcopy(model).to("tpu")
     compiled = torch.compile(moved, backend="tpu", dynamic=True)
-    before = the_counters.specialized
-    for size in (7, 12, 9):
-        image = torch.randn(2, 4, size, size + 1)
-        for each, x in ((model, image), (compiled, image.to("tpu"))):
-            each.zero_grad()
-            each(x).square().mean().backward()
-        torch.testing.assert_close(moved.weight.grad.cpu(), model.weight.grad)
-    assert the_counters.specialized == before
+    for size, height, width in ((2, 16, 19), (2, 21, 24), (3, 25, 17), (2, 15, 15), (4, 16, 18)):
+        image = torch.randn(size, 3, height, width)
+        results = []
+        for each, x in ((model, image.clone()), (compiled, image.to("tpu"))):
+            out = each(x.requires_grad_())
+            weights = torch.arange(out.numel()).cos().view(out.shape).to(out.device)
+            results.append([out, *torch.autograd.grad((out * weights).sum(), (x, *each.parameters()))])
+        for found, expected in zip(*reversed(results), strict=True):
+            torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-5)
+    assert counters.specialized == 0
+
+
+FLOATS = {
+    "product": lambda x, number: x * number,
+    "of numbers": lambda x, number: x * (number * 2 + 1) ** 0.5,
+    "alpha": lambda x, number: torch.add(x, x, alpha=number),
+    "value": lambda x, number: torch.addcmul(x, x, x, value=number),
+    "filled": lambda x, number: torch.full_like(x, number) + x,
+    "bounds": lambda x, number: x.clamp(-number, number),
+    "quotient": lambda x, number: number / x.abs().add(1),
+    "slope": lambda x, number: F.leaky_relu(x, number),
+    "and a size": lambda x, number: x / x.shape[0] * number,
+}
+
+
+@pytest.mark.parametrize("kind", FLOATS)
+def test_floats_that_vary_beside_sizes(kind, counters):
+    compiled = torch.compile(FLOATS[kind], backend="tpu", dynamic=True)
+    for rows, number in ((3, 0.5), (5, 0.25), (9, 1.5), (4, 2.5)):
+        x = torch.linspace(-1, 1, rows * 4).view(rows, 4)
+        torch.testing.assert_close(compiled(x.to("tpu"), number).cpu(), FLOATS[kind](x, number))
+    assert counters.specialized == 0
+
+
+COMPUTED = {
+    "quotient": lambda x: x * (1 / x.shape[0]),
+    "root": lambda x: x / math.sqrt(x.shape[0]) + x.shape[1] ** -0.5,
+    "functions": lambda x: x * math.log(x.shape[0]) - math.exp(-x.shape[0] / 4),
+    "of several": lambda x: x * (x.shape[0] / x.shape[1] + 1.5) ** 1.5 - x.numel() / 3,
+    "larger": lambda x: x * max(x.shape[0] / 5, 1.0),
+    "of integers": lambda x: (x * 10).long() * (1 / x.shape[0]),
+    "of float64": lambda x: x.double() * (1 / x.shape[0]),
+    "of halves": lambda x: x.half() * (1 / x.shape[0]),
+    "alpha": lambda x: torch.add(x, x, alpha=1 / x.shape[0]),
+    "filled": lambda x: x.masked_fill(x > 1 / x.shape[0], 1 / x.shape[0]),
+    "bound": lambda x: x.clamp(max=1 / x.shape[0]),
+    "slope": lambda x: F.leaky_relu(x, 1 / x.shape[0]),
+    "epsilon": lambda x: F.layer_norm(x, (x.shape[1],), eps=1 / x.shape[0]),
+    "scale": lambda x: F.scaled_dot_product_attention(*[x[None]] * 3, scale=1 / x.shape[0]),
+    "deviation": lambda x: torch.autograd.grad(x.requires_grad_().std(0).sum(), x)[0],
+    "places": lambda x: F.grid_sample(x[None, None], x[None, :, :2, None].expand(1, -1, -1, 2), align_corners=False),
+}
+
+
+@pytest.mark.parametrize("kind", COMPUTED)
+def test_floats_computed_from_sizes(kind, counters):
+    compiled = torch.compile(COMPUTED[kind], backend="tpu", dynamic=True)
+    for rows, columns in ((3, 4), (5, 6), (9, 3), (4, 8)):
+        x = torch.linspace(-1, 1, rows * columns).view(rows, columns) ** 3
+        found = compiled(x.to("tpu"))
+        torch.testing.assert_close(found.cpu(), COMPUTED[kind](x), rtol=1e-5, atol=1e-5)
+    assert counters.specialized == 0
 
 
 @pytest.mark.parametrize("dynamic", [True, None, False])

@@ -144,12 +144,13 @@ def reduce_window(
     stride, base, dilation = stride or ones, base_dilation or ones, window_dilation or ones
     padding = padding or ((0, 0),) * rank
     if current().sizes:
-        inputs = _masked_windows(inputs, inits, window, stride, padding)
+        inputs = _masked_windows(inputs, inits, window, stride, padding, base)
     shape = []
     for dim in range(rank):
         size = inputs[0].shape[dim]
         dilated = (size - 1) * base[dim] + 1 if size else 0
         reach = (window[dim] - 1) * dilation[dim] + 1
+        require_whole(padding[dim], "padding")
         room = dilated + padding[dim][0] + padding[dim][1] - reach
         shape.append(room // stride[dim] + 1 if isinstance(room, Dim) or room >= 0 else 0)
     if current().sizes:
@@ -177,9 +178,10 @@ def _masked_windows(
     window: Sequence[int],
     stride: Sequence[int],
     padding: Sequence[tuple[int, int]],
+    base: Sequence[int],
 ) -> list[Value]:
     """Padding becomes neutral. A window as long as a bounded dimension is one that ends at each of its elements."""
-    moved = [axis for axis in range(inputs[0].ndim) if window[axis] != 1 or stride[axis] != 1]
+    moved = [axis for axis in range(inputs[0].ndim) if (window[axis], stride[axis], base[axis]) != (1, 1, 1)]
     for axis in moved:
         if isinstance(window[axis], Dim) and (stride[axis] != 1 or padding[axis] != (window[axis] - 1, 0)):
             raise errors.BoundedError("a window has a size that varies")

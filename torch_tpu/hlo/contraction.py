@@ -233,6 +233,7 @@ def _convolution(
         size, width = x.shape[lhs_spec.index(str(dim))], kernel.shape[rhs_spec.index(str(dim))]
         dilated = (size - 1) * left[dim] + 1 if size else 0
         reach = (width - 1) * right[dim] + 1 if width else 0
+        require_whole(padding[dim], "padding")
         room = dilated + sum(padding[dim]) - reach
         if isinstance(width, Dim):  # as in a gradient
             require_whole([decided(room)], "a convolution with a kernel, giving a result")

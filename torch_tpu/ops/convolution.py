@@ -42,10 +42,11 @@ class Geometry:
         self.platform = platform
 
     def output_size(self, size: Sequence[int], kernel: Sequence[int]) -> list[int]:
-        return [
-            max(0, (n + 2 * p - d * (k - 1) - 1) // s + 1)
+        found = [
+            (n + 2 * p - d * (k - 1) - 1) // s + 1
             for n, k, s, p, d in zip(size, kernel, self.stride, self.padding, self.dilation, strict=True)
         ]
+        return [n if isinstance(n, hlo.Dim) else max(0, n) for n in found]
 
     def input_size(self, size: Sequence[int], kernel: Sequence[int], extra: Sequence[int]) -> list[int]:
         """The input's size that a transposed convolution makes from an output's."""
@@ -141,10 +142,11 @@ def input_gradient(grad: Value, weight: Value, size: Sequence[int], geometry: Ge
         size, grad.shape[2:], kernel, geometry.stride, geometry.padding, geometry.dilation, strict=True
     ):
         low = d * (k - 1) - p
-        pads.append((low, n - (m - 1) * s - 1 - low + d * (k - 1)))
+        high = n - (m - 1) * s - 1 - low + d * (k - 1)
+        pads.append((low, low + s - 1 if isinstance(high, hlo.Dim) else high))  # at most, of a convolution's gradient
     spread = [s - 1 for s in geometry.stride]
     if geometry.pointwise(kernel):
-        return _pad(_mix_channels(weight, grad, (0, 1)), pads, spread)
+        return _cut(_pad(_mix_channels(weight, grad, (0, 1)), pads, spread), size)
     reversed_weight = hlo.reverse(weight, range(2, weight.ndim))
     plain = Geometry([1], [0], geometry.dilation, groups, geometry.rank, geometry.platform)
     if weight.shape[:2] == (groups, 1) and geometry.depthwise(shape[1], kernel):
@@ -156,7 +158,7 @@ def input_gradient(grad: Value, weight: Value, size: Sequence[int], geometry: Ge
     if geometry.by_places(dtype):
         return _by_places(_pad(grad, pads, spread), hlo.move_dim(reversed_weight, 0, 1), plain, size)
     spatial = "".join(map(str, range(geometry.rank)))
-    return hlo.convolution(
+    found = hlo.convolution(
         grad,
         reversed_weight,
         stride=plain.stride,
@@ -167,6 +169,7 @@ def input_gradient(grad: Value, weight: Value, size: Sequence[int], geometry: Ge
         rhs_spec=f"io{spatial}",
         dtype=dtype,
     )
+    return _cut(found, size)
 
 
 def weight_gradient(x: Value, grad: Value, kernel: Sequence[int], geometry: Geometry) -> Value:
@@ -193,6 +196,11 @@ def weight_gradient(x: Value, grad: Value, kernel: Sequence[int], geometry: Geom
             strict=True,
         )
     ]
+    if hlo.varies(x.shape[2:]):  # what is cut off at the end varies, too
+        reached = geometry.reach(grad.shape[2:])
+        ends = [reach + (k - 1) * d for reach, k, d in zip(reached, kernel, geometry.dilation, strict=True)]
+        x = _cut(_pad(x, [(p, p) for p in geometry.padding]), ends)
+        pads = [(0, 0)] * geometry.rank
     if geometry.depthwise(x.shape[1], kernel):
         return hlo.in_passes(lambda a, b: _depthwise_weight(_pad(a, pads), b, kernel, geometry), x, grad)
     x = _pad(x, [(0, min(high, 0)) for _, high in pads])

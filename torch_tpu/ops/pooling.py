@@ -72,16 +72,23 @@ def _slide(
     windows: Windows,
     outs: Sequence[int],
 ) -> Value | list[Value]:
-    """Reduces each window to one element; the last windows may hang over the padding (ceil_mode)."""
+    """Reduces each window to one element; the last windows may hang over the padding (ceil_mode).
+
+    Where that depends on a size that varies, there is room for one that does.
+    """
     shape = values.shape if isinstance(values, Value) else values[0].shape
     lead = len(shape) - windows.rank
     padding = [(0, 0)] * lead
     for axis in range(windows.rank):
+        low, size = windows.padding[axis], shape[lead + axis]
+        if _fits(windows, axis, size, outs[axis]):
+            padding.append((low, low))
+            continue
         end = (outs[axis] - 1) * windows.stride[axis] + windows.reach[axis]
-        low = windows.padding[axis]
-        padding.append((low, max(low, end - shape[lead + axis] - low)))
+        over = windows.stride[axis] - 1 if isinstance(size, hlo.Dim) else max(0, end - size - 2 * low)
+        padding.append((low, low + over))
     ones = (1,) * lead
-    return hlo.reduce_window(
+    found = hlo.reduce_window(
         values,
         init,
         body,
@@ -90,14 +97,36 @@ def _slide(
         padding=padding,
         window_dilation=ones + windows.dilation,
     )
+    return _cut(found, outs) if isinstance(found, Value) else [_cut(x, outs) for x in found]
+
+
+def _cut(x: Value, sizes: Sequence[int]) -> Value:
+    """The first elements along the last dimensions."""
+    for axis, size in enumerate(sizes, x.ndim - len(sizes)):
+        if x.shape[axis] != size:
+            x = hlo.slice_in_dim(x, axis, 0, size)
+    return x
+
+
+def _fits(windows: Windows, axis: int, size: int, out: int) -> bool:
+    """No window hangs over the padding."""
+    return out == (size + 2 * windows.padding[axis] - windows.reach[axis]) // windows.stride[axis] + 1
 
 
 # Average pooling
 
 
-def _counts(windows: Windows, size: int, out: int, axis: int, include_padding: bool) -> list[int]:
-    """How many elements each window along one axis is divided by."""
+def _counts(windows: Windows, size: int, out: int, axis: int, include_padding: bool) -> list[int] | Value:
+    """How many elements each window along one axis is divided by; a Value (int64) where a size varies."""
     kernel, stride, padding = windows.kernel[axis], windows.stride[axis], windows.padding[axis]
+    if (include_padding or not padding) and _fits(windows, axis, size, out):
+        return [kernel]
+    if isinstance(size, hlo.Dim):
+        first = hlo.iota((out,), 0) * stride - padding
+        last = hlo.minimum(first + kernel, size + padding)
+        if include_padding:
+            return last - first
+        return hlo.maximum(hlo.minimum(last, size) - hlo.maximum(first, 0), 1)
     counts = []
     for index in range(out):
         start = index * stride - padding
@@ -106,18 +135,20 @@ def _counts(windows: Windows, size: int, out: int, axis: int, include_padding: b
     return counts
 
 
-def _divide(total: Value, counts: Sequence[Sequence[int]], divisor: int | None = None) -> Value:
+def _divide(total: Value, counts: Sequence[Sequence[int] | Value], divisor: int | None = None) -> Value:
     """Divides by the product of one count an axis of the last dimensions, or by the divisor that overrides it."""
     if divisor is not None:
         return hlo.divide(total, divisor)
     whole, varying = 1, None
     for axis, numbers in enumerate(counts):
-        if len(set(numbers)) == 1:
-            whole *= numbers[0]
-            continue
+        if not isinstance(numbers, Value):
+            if len(set(numbers)) == 1:
+                whole *= numbers[0]
+                continue
+            numbers = hlo.literal(list(numbers), total.dtype)
         shape = [1] * len(counts)
-        shape[axis] = len(numbers)
-        factor = hlo.reshape(hlo.literal(list(numbers), total.dtype), shape)
+        shape[axis] = numbers.shape[0]
+        factor = hlo.reshape(hlo.convert(numbers, total.dtype), shape)
         varying = factor if varying is None else varying * factor
     if varying is None:
         return hlo.divide(total, whole) if whole != 1 else total
@@ -172,10 +203,14 @@ def _avg_pool_backward(rank: int) -> Callable[..., Value | list[Value]]:
         for axis in range(rank):
             spread = (outs[axis] - 1) * windows.stride[axis] + 1
             low = windows.kernel[axis] - 1 - windows.padding[axis]
-            pads.append((low, sizes[axis] - spread + windows.padding[axis]))
-        return hlo.reduce_window(
+            high = sizes[axis] - spread + windows.padding[axis]
+            most = low + windows.stride[axis] - 1  # where no window hangs over
+            pads.append((low, most if isinstance(high, hlo.Dim) else high))
+        found = hlo.reduce_window(
             share, 0, hlo.add, window=ones + windows.kernel, padding=pads, base_dilation=ones + windows.stride
         )
+        assert isinstance(found, Value)
+        return _cut(found, sizes)
 
     return avg_pool_backward
 
