@@ -150,7 +150,8 @@ def reduce_window(
         size = inputs[0].shape[dim]
         dilated = (size - 1) * base[dim] + 1 if size else 0
         reach = (window[dim] - 1) * dilation[dim] + 1
-        require_whole(padding[dim], "padding")
+        if not isinstance(window[dim], Dim):
+            require_whole(padding[dim], "padding")
         room = dilated + padding[dim][0] + padding[dim][1] - reach
         shape.append(room // stride[dim] + 1 if isinstance(room, Dim) or room >= 0 else 0)
     if current().sizes:
