@@ -87,6 +87,7 @@ functions = {
     "views": lambda: (x.t(), (y := x * 2), y[1:]),
     "split": lambda: twice(x.sin()) + 1,
     "scores": lambda: flex_attention(q, q, q, score_mod=lambda score, b, h, m, n: score + m - n),
+    "effects": lambda: torch.linalg.inv(torch.eye(3, device="tpu") * 2),
     "loop": lambda: torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,)),
 }
 found = {}
@@ -136,9 +137,10 @@ def test_compiled_graphs_are_kept_between_processes(tmp_path):
         assert warm[name][1] == {"hit": count, "miss": 0, "saved": 0, "bypass": 0}, name
         assert not any(off[name][1].values())
     assert cold["loop"] == warm["loop"] and cold["loop"][1]["bypass"] == 1  # PyTorch keeps no graphs with cond
+    assert cold["effects"] == warm["effects"] and warm["effects"][1]["hit"] == 0  # an error to be raised is an effect
     assert cold["compiles"] > 5 and warm["compiles"] == 0
     assert not warm["inductor"], "its code generators take a second to import"
-    assert cold["calls_in_between"] == warm["calls_in_between"] == 1
+    assert cold["calls_in_between"] == warm["calls_in_between"] == 2
     assert cold["specialized"] == warm["specialized"] == 0, "sizes that vary still have bounds"
 
 

@@ -317,6 +317,18 @@ def test_images_that_vary_in_size(kind, counters):
     assert counters.specialized == 0
 
 
+@pytest.mark.parametrize("scale, mode", [(1.7, "nearest"), (1.5, "bilinear"), (0.6, "bicubic")])
+def test_images_that_are_resized(scale, mode, counters):
+    def resize(x):
+        return F.interpolate(x, scale_factor=scale, mode=mode)
+
+    compiled = torch.compile(resize, backend="tpu", dynamic=True)
+    for size, height, width in ((2, 8, 9), (2, 11, 10), (3, 16, 7), (2, 5, 21)):
+        x = torch.randn(size, 3, height, width)
+        torch.testing.assert_close(compiled(x.to("tpu")).cpu(), resize(x), rtol=1e-4, atol=1e-5)
+    assert counters.specialized == 0
+
+
 FLOATS = {
     "product": lambda x, number: x * number,
     "of numbers": lambda x, number: x * (number * 2 + 1) ** 0.5,

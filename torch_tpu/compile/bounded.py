@@ -11,6 +11,7 @@ see `eager/padded.py`), and results belong to tensors of the real sizes.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -234,7 +235,7 @@ def _plan_outputs(module: fx.GraphModule, made: Plan, between: Collection[int]) 
     if unknown:
         raise BoundedError(f"a result, or its layout, depends on {', '.join(map(str, unknown))}")
     if made.aliases or any(item is not None for item in made.outputs):
-        made.evaluate = sympy.lambdify(made.symbols, wanted, modules=[_FUNCTIONS, "math"])
+        made.evaluate = _function(made.symbols, wanted)
 
 
 def _find_views(
@@ -302,8 +303,31 @@ def _layout(fake: torch.Tensor, base: torch.Tensor, same: Same) -> tuple[Any, ..
     return sizes_of(fake, same), strides, start - base_start
 
 
-_FUNCTIONS = {"FloorDiv": operator.floordiv, "CleanDiv": operator.floordiv, "Mod": operator.mod,
-              "PythonMod": operator.mod, "Max": max, "Min": min}  # fmt: skip
+def _function(symbols: Sequence[Any], wanted: Any) -> Callable[..., Any]:
+    """A function of the variables that evaluates expressions."""
+    for leaf in tree_leaves(wanted):
+        for call in leaf.atoms(sympy.Function) if isinstance(leaf, sympy.Expr) else ():
+            if type(call).__name__ not in _FUNCTIONS:
+                raise BoundedError(f"{leaf} is not computed from sizes")
+    found: Callable[..., Any] = sympy.lambdify(symbols, wanted, modules=[_FUNCTIONS, "math"])
+    return found
+
+
+_FUNCTIONS = {
+    "FloorDiv": operator.floordiv,
+    "CleanDiv": operator.floordiv,
+    "Mod": operator.mod,
+    "PythonMod": operator.mod,
+    "Max": max,
+    "Min": min,
+    "ToFloat": float,
+    "IntTrueDiv": operator.truediv,
+    "FloatTrueDiv": operator.truediv,
+    "FloatPow": operator.pow,
+    "TruncToInt": math.trunc,
+    "FloorToInt": math.floor,
+    "CeilToInt": math.ceil,
+}
 
 
 class BoundedRun:
@@ -334,7 +358,7 @@ class BoundedRun:
 
     def takes_random(self, number: Size) -> None:
         """Told when the graph is lowered: how many random numbers it takes."""
-        self._random_taken = sympy.lambdify(self.plan.symbols, dims.as_expr(number), modules=[_FUNCTIONS, "math"])
+        self._random_taken = _function(self.plan.symbols, dims.as_expr(number))
 
     def __call__(self, args: list[Any]) -> list[Any]:
         made = self.plan

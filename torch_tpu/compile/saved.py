@@ -18,6 +18,7 @@ from unittest import mock
 from torch import fx
 from torch._functorch import config
 from torch._guards import detect_fake_mode
+from torch._higher_order_ops.effects import with_effects
 from torch._inductor import codecache
 from torch._inductor.output_code import OutputCode
 
@@ -72,6 +73,8 @@ class SavedGraph(OutputCode):
         module, *rest = self._made_from
         if self.holds_tensors:
             raise BypassAOTAutogradCache("the graph holds tensors on the device")
+        if any(node.target is with_effects for node in module.graph.nodes):
+            raise BypassAOTAutogradCache("PyTorch does not pass tokens of effects to a graph that it has read")
         kept = {"val", "stack_trace"} if self.needs_values else {STRIDES, "stack_trace"}
         for node in module.graph.nodes:
             if node.op == "call_function" and (strides := strides_of(node)) is not None:
