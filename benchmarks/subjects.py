@@ -9,6 +9,13 @@ from typing import Any
 Function = Callable[..., Any]
 
 
+def _is_optimizers(function: Function) -> bool:
+    """Whether it is an optimizer's step, as opposed to one of a model."""
+    import torch
+
+    return isinstance(getattr(function, "__self__", None), torch.optim.Optimizer)
+
+
 class Torch:
     """PyTorch's own CPU backend, eager; the base of all that run PyTorch programs."""
 
@@ -113,7 +120,7 @@ class Traced(Fused):
     def compile(self, function: Function) -> Function:
         import torch
 
-        return function if function.__name__ == "step" else torch.compile(function, backend="tpu")
+        return function if _is_optimizers(function) else torch.compile(function, backend="tpu")
 
     def keep(self) -> None:
         import torch
@@ -178,7 +185,7 @@ class XlaCompiled(XlaLazy):
     def compile(self, function: Function) -> Function:
         import torch
 
-        return torch.compile(function, backend="openxla") if function.__name__ != "step" else function
+        return function if _is_optimizers(function) else torch.compile(function, backend="openxla")
 
 
 class Jax(Torch):
