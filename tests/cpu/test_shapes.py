@@ -336,7 +336,7 @@ FLOATS = {
     "value": lambda x, number: torch.addcmul(x, x, x, value=number),
     "filled": lambda x, number: torch.full_like(x, number) + x.masked_fill(x > 0, number),
     "chosen": lambda x, number: torch.where(x > number, x, number),
-    "bounds": lambda x, number: x.clamp(-number, number),
+    "bounds": lambda x, number: x.clamp(-number, number) + x.clamp(max=number) * number,
     "quotient": lambda x, number: number / x.abs().add(1),
     "slope": lambda x, number: F.leaky_relu(x, number),
     "and a size": lambda x, number: x / x.shape[0] * number,
