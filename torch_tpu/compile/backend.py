@@ -51,7 +51,7 @@ def compile_graph(
         kind: partial(_compile, kind=kind, name=f"{name}_{suffix}", options=chosen, bounds=bounds, reason=reason)
         for kind, suffix in (("forward", "fwd"), ("backward", "bwd"), ("inference", "inf"))
     }
-    keeps = saved.can_keep(chosen)
+    keeps = saved.can_keep(module, chosen)
     if keeps:
         compiled = {kind: saved.keepable(compiler) for kind, compiler in compiled.items()}
     make = aot_autograd(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from torch import fx
+from torch import SymFloat, fx
 from torch._functorch import config
 from torch._guards import detect_fake_mode
 from torch._higher_order_ops.effects import with_effects
@@ -101,14 +101,18 @@ class SavedGraph(OutputCode):
         pass
 
 
-def can_keep(options: Options) -> bool:
-    """Whether graphs can be kept: nobody looks on."""
+def can_keep(module: fx.GraphModule, options: Options) -> bool:
+    """Whether a graph can be kept: nobody looks on, and no float varies.
+
+    PyTorch finds the graph of a float's first value for its second, with a guard that it be the first.
+    """
     return (
         options.serializable
         and SerializableAOTDispatchCompiler is not None
         and options.debug_callback is None
         and not (origins.recording or observers)  # lines that are shown must be today's
         and platform.client().runs
+        and not any(isinstance(node.meta.get("example_value"), SymFloat) for node in module.graph.nodes)
     )
 
 
