@@ -207,6 +207,18 @@ def test_a_graph_that_is_read_runs_before_its_program_is_compiled(tmp_path, monk
         assert seen["aot_autograd"]["autograd_cache_hit"] == hits
 
 
+def test_the_second_value_of_a_float_does_not_find_the_graph_of_the_first(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+
+    def function(x, number):
+        return torch.nn.functional.threshold(x, number, number), x * number
+
+    compiled = torch.compile(function, backend="tpu", dynamic=True)
+    for rows, number in ((3, 0.5), (5, -2.25), (4, 7.0)):
+        x = torch.linspace(-3, 3, rows * 4).view(rows, 4)
+        torch.testing.assert_close([y.cpu() for y in compiled(x.to("tpu"), number)], list(function(x, number)))
+
+
 def test_processes_that_start_together_share_a_cache(tmp_path):
     processes = [start(TRAIN, tmp_path / "cache") for _ in range(2)]
     found = [json.loads(process.communicate(timeout=300)[0]) for process in processes]
