@@ -58,26 +58,6 @@ def _full(size: Any, value: Any, *, dtype: Any = None, **kwargs: Any) -> Any:
     return torch.mul(torch.ones(size, dtype=dtype or torch.get_default_dtype(), **kwargs), value)
 
 
-def _masked_fill(x: Any, mask: Any, value: Any) -> Any:
-    if not (varies(value) and x.is_floating_point()):
-        return NotImplemented
-    return torch.where(mask, _like(x, value), x)
-
-
-def _clamp(x: Any, min: Any = None, max: Any = None) -> Any:
-    if not (varies(min, max) and x.is_floating_point()):
-        return NotImplemented
-    return torch.clamp(x, *(None if bound is None else _like(x, bound) for bound in (min, max)))
-
-
-def _like(x: Any, number: Any) -> Any:
-    return torch.mul(torch.ones((), dtype=x.dtype, device=x.device), number)
-
-
-def _scalar_tensor(value: Any, *, dtype: Any = None, **kwargs: Any) -> Any:
-    return _full((), value, dtype=dtype, **kwargs)
-
-
 def _with_value(operation: Callable[..., Any], x: Any, y: Any, z: Any, value: Any) -> Any:
     return operation(x, y, z, value=value)
 
@@ -113,9 +93,6 @@ def table() -> dict[OpOverload, Rule]:
         aten.fill.Scalar: _fill,
         aten.full_like.default: _full_like,
         aten.full.default: _full,
-        aten.masked_fill.Scalar: _masked_fill,
-        aten.clamp.default: _clamp,
-        aten.scalar_tensor.default: _scalar_tensor,
     }
     for name in ("add", "sub", "mul", "div", "pow", "lerp"):
         foreach = getattr(aten, f"_foreach_{name}")
